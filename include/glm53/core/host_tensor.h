@@ -1,0 +1,40 @@
+// Views on tensors in host memory, as the checkpoint reader hands them out. Views own nothing: the reader that made
+// them keeps the bytes alive.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "glm53/core/dtype.h"
+
+namespace glm53 {
+
+/// One tensor of a checkpoint, row-major, little-endian. `bytes` may be unaligned.
+struct HostTensor {
+  std::string name;  ///< full name in the file
+  std::string file;  ///< for error messages
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;  ///< empty for a scalar
+  std::span<const std::byte> bytes;
+
+  int64_t element_count() const {
+    int64_t count = 1;
+    for (int64_t extent : shape) count *= extent;
+    return count;
+  }
+};
+
+/// "[24, 16384] BF16", for messages.
+std::string describe(const std::vector<int64_t>& shape, DType dtype);
+
+/// Elements [first, first + count) of `tensor` (row-major order), converted through fp32 into `out` [count] fp32.
+/// Throws Error naming the tensor when its dtype is not F32, F16 or BF16 or the range leaves the tensor.
+void copy_as_float(const HostTensor& tensor, int64_t first, int64_t count, float* out);
+
+/// The whole tensor as fp32.
+std::vector<float> to_floats(const HostTensor& tensor);
+
+}  // namespace glm53

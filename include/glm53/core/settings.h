@@ -1,0 +1,115 @@
+// The effective configuration of one process, after file, environment and command line are merged (spec 50 §19).
+// `config/` fills and checks it; every other part only reads the section that concerns it. A field's comment gives its
+// unit; its key is section.field as written here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace glm53 {
+
+struct ModelSettings {
+  std::string path;  ///< checkpoint directory
+  std::string served_name = "GLM-5.3-Flash-EXL3";
+};
+
+struct ServerSettings {
+  std::string host = "0.0.0.0";
+  int port = 8888;
+  std::vector<std::string> api_key;  ///< empty: open
+  int max_body_mib = 96;
+  int max_connections = 512;  ///< one thread each; beyond it 503
+  int header_kib = 16;
+  int header_timeout_s = 10;  ///< for the whole header block
+  int body_timeout_s = 60;    ///< of silence while a body arrives
+  int write_timeout_s = 30;   ///< for each write
+  int idle_timeout_s = 75;    ///< keep-alive connection without a request
+};
+
+struct ClusterSettings {
+  int tp = 2;
+  int rank = 0;
+  std::string master_addr;
+  int master_port = 29551;
+};
+
+struct CpuSettings {
+  std::string mode = "fp32";  ///< fp32
+  int threads = 0;            ///< 0 = all cores
+};
+
+struct KvSettings {
+  std::string dtype = "fp8";  ///< bf16 | fp8; the CPU's fp32 mode keeps caches in fp32
+};
+
+struct DenseSettings {
+  std::string format = "q4";  ///< bf16 | fp8 | q4
+};
+
+struct SchedulerSettings {
+  int max_streams = 4;
+  int max_queued = 256;     ///< waiting requests; -1 = no limit, 0 = refuse when busy
+  int prefill_rows = 2048;  ///< most rows of one prompt chunk
+};
+
+struct DraftSettings {
+  std::string kind = "dflash2";  ///< dflash2 | mtp | none
+  std::string path;
+};
+
+struct StreamSettings {
+  bool smooth = true;
+  int smooth_ms = 400;
+};
+
+struct DefaultsSettings {
+  int max_tokens = 32768;  ///< 0 = up to the context
+  bool thinking = true;
+  std::string effort;  ///< "", low, high, max
+  bool keep_reasoning = true;
+  int reasoning_budget = 0;  ///< tokens; 0 = none
+};
+
+struct TemplateSettings {
+  std::string effort_at = "head";  ///< head | before_last_user | tail
+};
+
+struct GuardSettings {
+  bool assistant_ends = true;
+};
+
+struct ApiSettings {
+  std::string content_markers = "special";  ///< special | text (spec 40 §1.5)
+  std::string reasoning_field = "both";     ///< both | reasoning_content | reasoning
+  std::string stop_scope = "content";       ///< content | all
+  bool flush_partial_utf8 = false;
+  int sse_keepalive_s = 15;  ///< 0 = off
+};
+
+struct OpsSettings {
+  int drain_s = 30;
+  std::string log_format = "text";  ///< text | json
+  std::string log_level = "info";   ///< trace | debug | info | warn | error
+};
+
+struct Settings {
+  ModelSettings model;
+  ServerSettings server;
+  ClusterSettings cluster;
+  std::string backend = "auto";  ///< auto | cpu | cuda
+  CpuSettings cpu;
+  int64_t context = 1048576;  ///< tokens of prompt and reply together
+  KvSettings kv;
+  DenseSettings dense;
+  SchedulerSettings scheduler;
+  DraftSettings draft;
+  StreamSettings stream;
+  DefaultsSettings defaults;
+  TemplateSettings chat_template;  ///< section `template`
+  GuardSettings guards;
+  ApiSettings api;
+  OpsSettings ops;
+};
+
+}  // namespace glm53

@@ -1,0 +1,23 @@
+// EXL3 groups of a checkpoint: the tensors that share a module prefix with a ".trellis" (spec 20 §1.1, §4.3).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "glm53/core/exl3.h"
+
+namespace glm53 {
+
+/// Every name ending in ".trellis" → its validated matrix, by module prefix. Problems of single groups are appended to
+/// `problems` (one line each, naming the tensor), so that one start reports all of them. A rank-sliced layout
+/// (".rank0.") throws at once. `default_order` comes from the configuration and holds for groups without a marker.
+std::map<std::string, Exl3Matrix, std::less<>> collect_exl3_groups(const Checkpoint& checkpoint,
+                                                                   Exl3TileOrder default_order,
+                                                                   std::vector<std::string>& problems);
+
+/// True for a tensor that belongs to some EXL3 group (trellis, suh, svh, su, sv, mcg, mul1, tile_order, bias, scale).
+bool is_exl3_member(std::string_view name, const std::map<std::string, Exl3Matrix, std::less<>>& groups);
+
+}  // namespace glm53
