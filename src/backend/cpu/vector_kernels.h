@@ -15,6 +15,16 @@ namespace glm53::cpu {
 enum class PanelFormat : uint8_t { kF32, kBF16 };
 inline constexpr int kPanelOutputs = 16;
 
+/// Bytes of the panels of an [out, in] matrix.
+int64_t panel_bytes(PanelFormat format, int64_t in, int64_t out);
+
+/// Packs rows [out_begin, out_begin + out_count) of an [out, in] fp32 matrix (`rows` points at row out_begin,
+/// `row_stride` floats apart) into its panels. kBF16 rounds to nearest even, so values that are bf16 already stay
+/// exact. Lanes of other outputs are not touched: the caller zeroes the panels first. Disjoint panels may be packed by
+/// different threads.
+void pack_panels(const float* rows, int64_t row_stride, int64_t out_begin, int64_t out_count, int64_t in,
+                 PanelFormat format, void* panels);
+
 struct VectorKernels {
   std::string_view name;  ///< "avx512", "avx2", "generic", "neon"
 
@@ -34,17 +44,17 @@ struct VectorKernels {
   /// y[i] = silu(min(gate[i], limit)) · clamp(up[i], −limit, limit)
   void (*swiglu)(const float* gate, const float* up, float limit, float* y, int64_t n);
 
-  /// KDA over one 16-row sub-chunk of one head (spec 10 §3.5.1, head dim 128). Rows [0, rows) of q, k, v [rows][128] at
-  /// `stride` floats (k and q already normalised, q scaled), g [rows][128] at g_stride (g <= 0, log decay), beta [rows]
-  /// at beta_stride. Rows before first_output were computed by an earlier call: their outputs are not written, q of
-  /// such rows is not read. state [128 (k)][128 (v)] holds S at the sub-chunk's start and is not changed. out rows at
-  /// out_stride. Row i's bits depend on rows <= i only. Decay factors are exp(g_{j+1} + … + g_i), summed from j up.
+  /// KDA over one 16-row sub-chunk of one head (spec 10 §3.5.1, head dim 128). Rows [0, rows), 1 <= rows <= 16, of
+  /// q, k, v [rows][128] at `stride` floats (k and q already normalised, q scaled), g [rows][128] at g_stride (g <= 0,
+  /// log decay), beta [rows] at beta_stride. `state` [128 (k)][128 (v)] is S at the sub-chunk's start. Rows before
+  /// first_output (0 .. rows) were computed by an earlier call: their outputs are not written, their q is not read.
+  /// out [rows][128] at out_stride. Output row i's bits depend on the state and on rows <= i only, never on `rows` or
+  /// first_output. Decay factors are exp(g_{j+1} + … + g_i), summed from j up.
+  /// state_out [128][128], when not null, receives S after all `rows` rows; it may be `state` itself. Its bits do not
+  /// depend on first_output.
   void (*kda_chunk)(const float* q, const float* k, const float* v, int64_t stride, const float* g, int64_t g_stride,
-                    const float* beta, int64_t beta_stride, int rows, int first_output, const float* state, float* out,
-                    int64_t out_stride);
-  /// The state after `rows` rows of a sub-chunk, in place; same inputs. Uses the same deltas as kda_chunk.
-  void (*kda_chunk_state)(const float* k, const float* v, int64_t stride, const float* g, int64_t g_stride,
-                          const float* beta, int64_t beta_stride, int rows, float* state);
+                    const float* beta, int64_t beta_stride, int rows, int first_output, const float* state,
+                    float* state_out, float* out, int64_t out_stride);
   /// One recurrent step (§3.5 step 7), state in place; out [128] = Sᵀq, or not written when q is null (replay).
   void (*kda_step)(const float* q, const float* k, const float* v, const float* g, float beta, float* state,
                    float* out);
