@@ -1,5 +1,5 @@
-// The tensor table: every tensor a GLM-5.3-Flash checkpoint may hold, with its shape, accepted dtypes, necessity and
-// shard rule; and the loader that walks it (spec 10 §2, §5; spec 20 §1).
+// The text model's weights on one rank, and the loader that fills them from a checked checkpoint (spec 10 §2.3, §5;
+// spec 20 §6.2).
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 
 #include "backend/backend.h"
 #include "backend/weights.h"
-#include "checkpoint/safetensors.h"
 #include "glm53/core/geometry.h"
+#include "model/checkpoint_inventory.h"
 
 namespace glm53 {
 
@@ -34,13 +34,9 @@ struct Shard {
   int world = 1;
 };
 
-/// Checks names, shapes and dtypes of the whole checkpoint against the table, without reading tensor data. Throws one
-/// Error that lists every missing, mis-shaped, mistyped and unexpected tensor.
-void check_tensors(const Checkpoint& checkpoint, const Geometry& geometry);
-
-/// check_tensors, then loads this rank's share of the trunk into `backend`. `progress` is called with the layers done
-/// so far (0..layers) and may be empty.
-ModelWeights load_weights(const Checkpoint& checkpoint, const Geometry& geometry, Shard shard, Backend& backend,
+/// Loads this rank's share of the trunk into `backend`. `progress` is called with the layers done so far (0..layers)
+/// and may be empty. Throws Error when heads, vocabulary or 128-blocks do not divide by shard.world.
+ModelWeights load_weights(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend,
                           const std::function<void(int)>& progress);
 
 }  // namespace glm53

@@ -1,0 +1,56 @@
+// A checkpoint matched against the tensor table: which stored tensor or EXL3 group serves each table row.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/weights.h"
+#include "checkpoint/exl3_group.h"
+#include "checkpoint/safetensors.h"
+#include "glm53/core/geometry.h"
+#include "model/tensor_table.h"
+
+namespace glm53 {
+
+class CheckpointInventory {
+ public:
+  /// Reads names, shapes and dtypes only. Throws one Error that lists every missing, mis-shaped, mistyped, ambiguous
+  /// and unexpected tensor. `checkpoint` outlives the inventory.
+  CheckpointInventory(const Checkpoint& checkpoint, const Geometry& geometry);
+
+  /// The whole [out, in] matrix of a table row of linear form (without the padding of an EXL3 group).
+  LinearPart linear(std::string_view table_name) const;
+  /// All elements of a table row of plain form.
+  VectorPart values(std::string_view table_name) const;
+
+  bool has_mtp() const { return has_mtp_; }
+  /// Why the vision tower cannot be used; empty when it is complete and native.
+  const std::string& vision_problem() const { return vision_problem_; }
+
+ private:
+  /// What serves a table row; `row` is its first row inside a fused tensor.
+  struct Source {
+    const TensorSpec* spec = nullptr;
+    const HostTensor* native = nullptr;
+    const Exl3Matrix* exl3 = nullptr;
+    int64_t row = 0;
+    std::vector<int64_t> shape;
+  };
+
+  Source find_source(const Checkpoint& checkpoint, const TensorSpec& spec);
+  void check_shape(const Source& source);
+  void report_unexpected(const Checkpoint& checkpoint);
+  const Source& source(std::string_view table_name) const;
+
+  std::vector<TensorSpec> table_;
+  std::map<std::string, Exl3Matrix, std::less<>> groups_;
+  std::map<std::string, Source, std::less<>> sources_;  ///< by table name
+  std::map<std::string, bool, std::less<>> used_;       ///< tensors and group prefixes that serve a row
+  std::vector<std::string> problems_;
+  bool has_mtp_ = false;
+  std::string vision_problem_;
+};
+
+}  // namespace glm53
