@@ -3,8 +3,14 @@
 
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 
 namespace glm53 {
+
+/// A row from which no token can be drawn: all −inf, or not finite. Ends the request, not the engine.
+struct SamplingError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 /// Temperatures below this are greedy.
 inline constexpr float kGreedyTemperature = 1e-5F;
