@@ -1,0 +1,37 @@
+# Third-party headers for GLM53_PORTABLE_ONLY: libraries are compiled for another processor but nothing is linked, so
+# the headers of this machine do. They are reached through a folder of links, because /usr/include itself would bring
+# this machine's C library headers along.
+set(farm ${CMAKE_BINARY_DIR}/portable-headers)
+file(MAKE_DIRECTORY ${farm})
+foreach(header nlohmann fmt spdlog yaml-cpp CLI pcre2.h httplib.h)
+  if(NOT EXISTS /usr/include/${header})
+    message(FATAL_ERROR "GLM53_PORTABLE_ONLY needs /usr/include/${header} (scripts/packages.sh lists the packages)")
+  endif()
+  file(CREATE_LINK /usr/include/${header} ${farm}/${header} SYMBOLIC)
+endforeach()
+include_directories(SYSTEM ${farm})
+
+# find_package looks in this folder first.
+function(portable_package package)
+  file(WRITE ${CMAKE_FIND_PACKAGE_REDIRECTS_DIR}/${package}Config.cmake "foreach(target ${ARGN})
+  if(NOT TARGET \${target})
+    add_library(\${target} INTERFACE IMPORTED)
+  endif()
+endforeach()
+")
+endfunction()
+portable_package(nlohmann_json nlohmann_json::nlohmann_json)
+portable_package(fmt fmt::fmt)
+portable_package(spdlog spdlog::spdlog)
+portable_package(yaml-cpp yaml-cpp::yaml-cpp)
+portable_package(CLI11 CLI11::CLI11)
+portable_package(httplib httplib::httplib)
+portable_package(OpenSSL OpenSSL::SSL OpenSSL::Crypto)
+file(WRITE ${CMAKE_FIND_PACKAGE_REDIRECTS_DIR}/PkgConfigConfig.cmake "macro(pkg_check_modules prefix)
+  if(NOT TARGET PkgConfig::\${prefix})
+    add_library(PkgConfig::\${prefix} INTERFACE IMPORTED)
+  endif()
+endmacro()
+")
+# As their packages' compile definitions say.
+add_compile_definitions(SPDLOG_COMPILED_LIB SPDLOG_SHARED_LIB SPDLOG_FMT_EXTERNAL)

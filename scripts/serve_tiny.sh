@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Builds the server, serves the tiny checkpoint of the test data on the CPU and asks it to count, streamed.
+# Usage: scripts/serve_tiny.sh [--once | --keep] [option of glm53-serve…]
+#   --keep  go on serving until Ctrl-C (the default on a terminal)
+#   --once  stop after the answer      (the default elsewhere)
+# PORT=N serves on another port than 8888.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/packages.sh
+
+keep=false
+[ -t 0 ] && [ -t 1 ] && keep=true
+case "${1:-}" in
+  --keep) keep=true; shift ;;
+  --once) keep=false; shift ;;
+esac
+port=${PORT:-8888}
+url=http://127.0.0.1:$port
+
+ensure_packages "${client_packages[@]}"
+scripts/build.sh
+
+build/glm53-serve --config configs/tiny-cpu.yaml --port "$port" "$@" &
+server=$!
+trap 'kill -TERM "$server" 2>/dev/null && wait "$server"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+for ((try = 0; ; ++try)); do
+  curl -sf -o /dev/null "$url/health" && break
+  if ! kill -0 "$server" 2>/dev/null; then
+    code=0
+    wait "$server" || code=$?
+    trap - EXIT
+    echo "The server ended while starting (exit code $code)." >&2
+    exit 1
+  fi
+  [ "$try" -lt 600 ] || { echo "The server did not become ready within 60 s." >&2; exit 1; }
+  sleep 0.1
+done
+
+question='Count from 1 to 20, one number per line.'
+echo
+echo "> $question"
+curl -sSN --fail-with-body "$url/v1/chat/completions" -H 'Content-Type: application/json' -d "$(
+  jq -n --arg question "$question" '{messages: [{role: "user", content: $question}], temperature: 0, stream: true}'
+)" | sed -un 's/^data: \({.*\)$/\1/p' | jq -j --unbuffered '
+  .choices[]?.delta | if .reasoning_content then "\u001b[2m\(.reasoning_content)\u001b[0m" else .content // empty end'
+echo
+
+if $keep; then
+  echo
+  echo "Serving on $url; Ctrl-C stops."
+  code=0
+  wait "$server" || code=$?
+  trap - EXIT
+  exit "$code"
+fi
+trap - EXIT
+kill -TERM "$server"
+wait "$server"
