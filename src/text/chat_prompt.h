@@ -2,11 +2,13 @@
 // segments out. Pure.
 #pragma once
 
-#include <optional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "text/prompt_json.h"
+#include "text/prompt_text.h"
 #include "text/tokenizer.h"
 
 namespace glm53::text {
@@ -23,6 +25,7 @@ struct ChatPromptInput {
   bool thinking = true;
   std::string effort;  ///< "low", "high", anything else renders Max
   bool clear_thinking = false;
+  /// Where the effort line goes; without a generation prompt, and for kBeforeLastUser without a user message, the head.
   EffortPlacement effort_at = EffortPlacement::kHead;
 };
 
@@ -34,11 +37,18 @@ struct ChatPromptError : std::runtime_error {
 };
 
 struct ChatPrompt {
+  /// The template's own text and the picture markers it writes are kTemplate, all that comes from the request kContent.
   std::vector<TextSegment> segments;
+  std::vector<MediaPart> media;  ///< pictures and clips in the order of their places
+  /// Paths of tool calls in the history whose arguments are not a JSON object; each is rendered without arguments,
+  /// since a refusal would block the conversation for ever. For the log.
+  std::vector<std::string> ignored_arguments;
+
   std::string text() const;  ///< the segments joined: what golden/chat_template.json holds
 };
 
-/// Throws ChatPromptError for every case spec 40 §2 answers with 400.
+/// Throws ChatPromptError for every case spec 40 §2 answers with 400. Linear in the size of the input, except that
+/// ids and names are looked up by comparison; tool_reference results may add at most 16 MiB.
 ChatPrompt render_chat_prompt(const ChatPromptInput& input);
 
 }  // namespace glm53::text

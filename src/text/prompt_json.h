@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace glm53::text {
@@ -20,31 +21,34 @@ class PromptJson {
 
   PromptJson() = default;
   static PromptJson boolean(bool value);
-  /// `literal` is a valid JSON number.
+  /// `literal` is a valid JSON number whose value a double can hold, or an integer of any length.
   static PromptJson number(std::string literal);
   static PromptJson string(std::string value);
   static PromptJson array(Array items);
   static PromptJson object(Object members);
 
-  /// Throws ParseError for invalid JSON, invalid UTF-8, a lone surrogate escape or nesting deeper than `max_depth`.
+  /// Throws ParseError for invalid JSON, invalid UTF-8, a lone surrogate escape, nesting deeper than `max_depth`, a
+  /// non-integer beyond the range of double, and an integer of more than 4,300 digits (Python's own limit). The
+  /// message is one line and quotes nothing of the text.
   static PromptJson parse(std::string_view text, int max_depth = 128);
   struct ParseError : std::runtime_error {
     using std::runtime_error::runtime_error;
   };
 
-  Kind kind() const { return kind_; }
-  bool is_null() const { return kind_ == Kind::kNull; }
-  bool is_string() const { return kind_ == Kind::kString; }
-  bool is_array() const { return kind_ == Kind::kArray; }
-  bool is_object() const { return kind_ == Kind::kObject; }
-  bool is_number() const { return kind_ == Kind::kNumber; }
-  bool is_bool() const { return kind_ == Kind::kBool; }
+  Kind kind() const { return static_cast<Kind>(value_.index()); }
+  bool is_null() const { return kind() == Kind::kNull; }
+  bool is_string() const { return kind() == Kind::kString; }
+  bool is_array() const { return kind() == Kind::kArray; }
+  bool is_object() const { return kind() == Kind::kObject; }
+  bool is_number() const { return kind() == Kind::kNumber; }
+  bool is_bool() const { return kind() == Kind::kBool; }
 
-  bool as_bool() const { return bool_; }                       ///< kBool
-  const std::string& as_string() const { return text_; }       ///< kString
-  const std::string& number_literal() const { return text_; }  ///< kNumber, as the client wrote it
-  const Array& items() const { return array_; }                ///< kArray
-  const Object& members() const { return object_; }            ///< kObject
+  // Each accessor belongs to one kind; another kind is a std::bad_variant_access.
+  bool as_bool() const { return std::get<bool>(value_); }                              ///< kBool
+  const std::string& as_string() const { return std::get<std::string>(value_); }       ///< kString
+  const std::string& number_literal() const { return std::get<Number>(value_).text; }  ///< kNumber, as written (-0: 0)
+  const Array& items() const { return std::get<Array>(value_); }                       ///< kArray
+  const Object& members() const { return std::get<Object>(value_); }                   ///< kObject
 
   /// Member of an object; nullptr when absent, null, or this is not an object. Null counts as not given everywhere.
   const PromptJson* find(std::string_view key) const;
@@ -57,11 +61,12 @@ class PromptJson {
   std::string dump() const;
 
  private:
-  Kind kind_ = Kind::kNull;
-  bool bool_ = false;
-  std::string text_;
-  Array array_;
-  Object object_;
+  struct Number {
+    std::string text;
+  };
+  void dump_to(std::string& out) const;
+
+  std::variant<std::monostate, bool, Number, std::string, Array, Object> value_;  ///< in the order of Kind
 };
 
 }  // namespace glm53::text

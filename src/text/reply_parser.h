@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "text/stop_matcher.h"
 #include "text/tokenizer.h"
 
 namespace glm53::text {
@@ -18,21 +20,23 @@ enum class ReplyChannel : uint8_t { kReasoning, kContent };
 struct ReplyMarkers {
   int32_t think_open = -1;   ///< <think>
   int32_t think_close = -1;  ///< </think>
+  /// Throws Error naming a marker that the tokenizer lacks.
   static ReplyMarkers from(const Tokenizer& tokenizer);
 };
 
-/// What the end of a prompt says about the reply: inside reasoning or not (spec 40 §3, first paragraph).
+/// What the end of a prompt says about the reply: inside reasoning or not (spec 40 §3, first paragraph). The last of
+/// <think>, </think> and the role markers decides; with none of them, content.
 ReplyChannel start_channel(std::span<const int32_t> prompt_ids, const Tokenizer& tokenizer);
 
 struct ReplyOptions {
-  bool split_reasoning = true;  ///< false: /v1/completions, raw text
+  bool split_reasoning = true;  ///< false: /v1/completions, raw text in kContent; `start` and `thinking` unused
   ReplyChannel start = ReplyChannel::kContent;
   bool thinking = true;  ///< a later <think> in content reopens reasoning; otherwise it is literal text
   bool skip_special_tokens = true;
   bool include_stop = false;       ///< include_stop_str_in_output
   bool stop_in_reasoning = false;  ///< api.stop_scope: all
   bool flush_partial_utf8 = false;
-  std::vector<std::string> stop;  ///< non-empty strings
+  std::vector<std::string> stop;  ///< non-empty strings, else std::invalid_argument
 };
 
 struct ReplyDelta {
@@ -40,28 +44,40 @@ struct ReplyDelta {
   std::string text;  ///< not empty
 };
 
+/// Stop strings are searched within one stretch of a channel, never across a change of channel. A stop string that is
+/// the text of a marker without text in the reply (</think>, a skipped special token) matches that token, in the
+/// channel where it arrives; such a think marker is not printed even with include_stop.
 class ReplyParser {
  public:
+  /// `tokenizer` must outlive the parser.
   ReplyParser(const Tokenizer& tokenizer, ReplyOptions options);
 
   /// Feeds one token that is part of the output (end ids are not fed). Text that is certain is appended to `out`,
-  /// adjacent text of one channel merged. Returns true when a stop string ended the reply.
+  /// adjacent text of one channel merged. Returns true when a stop string ended the reply; tokens fed after that are
+  /// ignored.
   bool push(int32_t id, std::vector<ReplyDelta>& out);
-  /// No more tokens: releases text held back for a possible stop string.
+  /// No more tokens: releases text held back for a possible stop string, and settles an incomplete character. A
+  /// character cut off here is not searched for stop strings.
   void finish(std::vector<ReplyDelta>& out);
 
   const std::optional<std::string>& matched_stop() const { return matched_stop_; }
+  /// Tokens fed while in reasoning, </think> excluded.
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
-  void emit(ReplyChannel channel, std::string text, std::vector<ReplyDelta>& out);
-  bool feed_text(ReplyChannel channel, const std::string& text, std::vector<ReplyDelta>& out);
+  /// True where stop strings count in the present channel.
+  bool searching() const { return channel_ == ReplyChannel::kContent || options_.stop_in_reasoning; }
+  bool feed_text(const std::string& text, std::vector<ReplyDelta>& out);
+  bool feed_silent_marker(int32_t id, bool printable, std::vector<ReplyDelta>& out);
+  void end_stretch(std::vector<ReplyDelta>& out);
+  void emit(std::string_view text, std::vector<ReplyDelta>& out) const;
 
   const Tokenizer& tokenizer_;
   ReplyOptions options_;
   ReplyMarkers markers_;
   ReplyChannel channel_;
   IncrementalDecoder decoder_;
+  StopMatcher matcher_;
   std::string held_;  ///< longest suffix of the channel's text that may still begin a stop string
   std::optional<std::string> matched_stop_;
   int64_t reasoning_tokens_ = 0;
