@@ -2,7 +2,6 @@
 // read events from a Generation; nothing here blocks on a client, and nothing knows JSON or sockets.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -10,76 +9,18 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "glm53/core/sampling.h"
-#include "text/reply_parser.h"
-
-namespace glm53 {
-class Glm53Model;
-}
+#include "engine/generation.h"
+#include "engine/model_runner.h"
+#include "engine/page_pool.h"
+#include "text/tokenizer.h"
 
 namespace glm53::engine {
-
-struct GenerationRequest {
-  std::string id;               ///< for logs
-  std::vector<int32_t> prompt;  ///< token ids, at least one
-  SamplingParams sampling;
-  int64_t max_tokens = 0;               ///< >= 1; prompt + max_tokens <= context
-  int64_t min_tokens = 0;               ///< end ids are banned before this many tokens
-  std::vector<int32_t> end_ids;         ///< any of these ends the reply; its text is not output
-  std::vector<int32_t> stop_token_ids;  ///< request's own stop ids; reported as stop_reason
-  text::ReplyOptions reply;
-};
-
-enum class FinishReason : uint8_t {
-  kStop,       ///< end id, stop id or stop string
-  kLength,     ///< max_tokens or context
-  kCancelled,  ///< cancel(), or the engine was told to stop
-  kFailed,     ///< see GenerationResult::error
-};
-
-struct GenerationResult {
-  FinishReason reason = FinishReason::kStop;
-  std::optional<std::string> stop_string;  ///< that ended the reply
-  std::optional<int32_t> stop_id;          ///< end or stop id that ended the reply
-  int64_t prompt_tokens = 0;
-  int64_t completion_tokens = 0;  ///< kept tokens, the ending id included
-  int64_t reasoning_tokens = 0;
-  int64_t cached_tokens = 0;  ///< prompt tokens whose state was reused
-  std::string error;          ///< kFailed only
-};
-
-/// Exactly one of the two is set.
-struct GenerationEvent {
-  std::vector<text::ReplyDelta> deltas;
-  std::optional<GenerationResult> result;  ///< the last event
-};
-
-/// A running reply, shared between the engine and one reader. Thread-safe.
-class Generation {
- public:
-  /// The next event; nullopt when none came within `timeout`. Waiting deltas are merged, so a slow reader costs memory
-  /// bounded by the reply's text and never holds the engine up.
-  std::optional<GenerationEvent> next(std::chrono::milliseconds timeout);
-  /// Asks the engine to end the reply at the next step or prompt chunk; idempotent. A kCancelled result follows.
-  void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
-
-  // Engine side.
-  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
-  void publish(std::vector<text::ReplyDelta> deltas);
-  void finish(GenerationResult result);
-
- private:
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::vector<text::ReplyDelta> deltas_;
-  std::optional<GenerationResult> result_;
-  std::atomic<bool> cancelled_{false};
-};
 
 /// submit() refused: nothing was queued.
 struct SubmitError : std::runtime_error {
@@ -90,49 +31,80 @@ struct SubmitError : std::runtime_error {
 
 struct EngineLimits {
   int64_t context = 0;      ///< prompt and reply together
-  int max_queued = 256;     ///< waiting requests; -1 = no limit
+  int max_queued = 256;     ///< waiting requests; 0 = refuse while one runs, -1 = no limit
   int prefill_rows = 2048;  ///< rows of a prompt chunk
 };
 
 struct EngineStatus {
-  bool ready = false;  ///< accepts requests
-  bool failed = false;
+  bool ready = false;   ///< accepts requests
+  bool failed = false;  ///< the model threw; only a new process helps
   int running = 0;
   int waiting = 0;
+  int64_t pages_used = 0;  ///< as of the last step
+  int64_t pages_total = 0;
 };
 
 class Engine {
  public:
-  /// Starts the engine thread. The model's caches must hold `limits.context` tokens. `tokenizer` outlives the engine.
-  Engine(std::unique_ptr<Glm53Model> model, const text::Tokenizer& tokenizer, EngineLimits limits);
-  /// Cancels what runs and joins.
+  /// Starts the engine thread. Throws std::invalid_argument when the model's caches cannot hold `limits.context` tokens
+  /// or its calls `limits.prefill_rows` rows. `tokenizer` outlives the engine. Ids without a token below the model's
+  /// vocabulary (padding rows of the head) are never drawn.
+  Engine(std::unique_ptr<ModelRunner> model, const text::Tokenizer& tokenizer, EngineLimits limits);
+  /// Cancels what runs or waits and joins.
   ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
-  /// Queues a request. Throws SubmitError.
+  /// Queues a request; requests run in this order. Throws SubmitError.
   std::shared_ptr<Generation> submit(GenerationRequest request);
 
   /// Refuses new requests from now on and waits up to `patience` for running and queued ones; the rest is cancelled.
+  /// Every Generation has its result when this returns.
   void drain(std::chrono::milliseconds patience);
 
   EngineStatus status() const;
   const EngineLimits& limits() const { return limits_; }
 
  private:
-  struct Job;
-  void run();
-  void serve(Job& job);
+  struct Job {
+    GenerationRequest request;
+    std::shared_ptr<Generation> generation;
+  };
+  struct Stream;
 
-  std::unique_ptr<Glm53Model> model_;
+  void check(const GenerationRequest& request) const;
+  void finish_cancelled_waiters();
+
+  // Engine thread only.
+  void run();
+  std::optional<Job> next_job();
+  void retire(Job job, GenerationResult result, bool failed);
+  GenerationResult serve(const Job& job);
+  void after_step();
+  void prefill_chunk(Stream& stream);
+  void decode_step(Stream& stream);
+  void forward(Stream& stream, std::span<const int32_t> tokens, SegmentKind kind, bool wants_logits);
+  void draw(Stream& stream);
+  void deliver(Stream& stream, int32_t id);
+  void end(Stream& stream, FinishReason reason);
+
+  const std::unique_ptr<ModelRunner> model_;
+  const ModelRunner::Capacity capacity_;
   const text::Tokenizer& tokenizer_;
-  EngineLimits limits_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::unique_ptr<Job>> waiting_;
+  const EngineLimits limits_;
+  std::vector<int32_t> padding_ids_;
+  PagePool pages_;
+
+  mutable std::mutex mutex_;         ///< guards what follows; taken before a Generation's own
+  std::condition_variable changed_;  ///< a job came or went, or stop_
+  std::deque<Job> waiting_;
   std::shared_ptr<Generation> running_;
+  int64_t pages_used_ = 0;
   bool draining_ = false;
   bool stop_ = false;
   bool failed_ = false;
-  std::thread thread_;
+
+  std::thread thread_;  ///< last: everything above exists before it starts
 };
 
 }  // namespace glm53::engine

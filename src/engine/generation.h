@@ -1,0 +1,81 @@
+// A request to the engine and the running reply: the types that the server and the engine share.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "glm53/core/sampling.h"
+#include "text/reply_parser.h"
+
+namespace glm53::engine {
+
+struct GenerationRequest {
+  std::string id;               ///< for logs
+  std::vector<int32_t> prompt;  ///< token ids, at least one
+  SamplingParams sampling;
+  int64_t max_tokens = 0;               ///< >= 1; prompt + max_tokens <= context
+  int64_t min_tokens = 0;               ///< end and stop ids are banned before this many tokens
+  std::vector<int32_t> end_ids;         ///< any of these ends the reply; its text is never output. Empty: ignore_eos
+  std::vector<int32_t> stop_token_ids;  ///< request's own stop ids; output only with reply.include_stop
+  text::ReplyOptions reply;
+};
+
+enum class FinishReason : uint8_t {
+  kStop,       ///< end id, stop id or stop string
+  kLength,     ///< max_tokens or context
+  kCancelled,  ///< cancel(), or the engine was told to stop
+  kFailed,     ///< see GenerationResult::error
+};
+
+struct GenerationResult {
+  FinishReason reason = FinishReason::kStop;
+  std::optional<std::string> stop_string;  ///< that ended the reply
+  std::optional<int32_t> stop_id;          ///< end or stop id that ended the reply
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;  ///< kept tokens, the ending id included
+  int64_t reasoning_tokens = 0;
+  int64_t cached_tokens = 0;  ///< prompt tokens whose state was reused
+  std::string error;          ///< kFailed only
+};
+
+/// Either deltas or the result: an event that carries text is never the last one.
+struct GenerationEvent {
+  std::vector<text::ReplyDelta> deltas;
+  std::optional<GenerationResult> result;  ///< the last event
+  /// Ids kept since the last event, the ending one included. A token whose text is held back (part of a character, of a
+  /// stop string) comes with the next event, so ids and text of one event need not match.
+  std::vector<int32_t> tokens;
+};
+
+/// A running reply, shared between the engine and one reader. Thread-safe.
+class Generation {
+ public:
+  /// The next event; nullopt when none came within `timeout`. Waiting deltas are merged, so a slow reader costs memory
+  /// bounded by the reply's text and never holds the engine up.
+  std::optional<GenerationEvent> next(std::chrono::milliseconds timeout);
+  /// Asks the engine to end the reply at the next step or prompt chunk; idempotent. A kCancelled result follows unless
+  /// the reply ended first. A request that still waits leaves the queue at the running one's next step.
+  void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+
+  // Engine side.
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  void publish(std::span<const int32_t> tokens, std::vector<text::ReplyDelta> deltas);
+  void finish(GenerationResult result);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::vector<text::ReplyDelta> deltas_;
+  std::vector<int32_t> tokens_;
+  std::optional<GenerationResult> result_;
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace glm53::engine
