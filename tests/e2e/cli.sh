@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# The command line: options, precedence of command line, environment and file, and what a start refuses.
+. "$(dirname "$0")/lib.sh"
+
+# run ARGUMENT…: sets code and output (both streams).
+run() {
+  output=$(timeout 60 "$binary" "$@" 2>&1)
+  code=$?
+}
+# refused NAME PART ARGUMENT…: exit code 2 and one line that holds PART.
+refused() {
+  local name=$1 part=$2
+  shift 2
+  output=$(timeout 60 "$binary" "$@" 2>&1 >/dev/null)
+  code=$?
+  equal "refused with code 2: $name" "$code" 2
+  contains "the message names it: $name" "$output" "$part"
+  equal "the message is one line: $name" "$(wc -l <<<"$output")" 1
+}
+
+run --version
+equal "--version prints name and version" "$code $(grep -cE '^glm53-serve [0-9]+\.[0-9]+\.[0-9]+' <<<"$output")" "0 1"
+run --help
+equal "--help ends with code 0" "$code" 0
+for option in --config --set --port --rank --print-config --version --check; do
+  contains "--help names $option" "$output" "$option"
+done
+
+printed() { timeout 60 "$binary" --config $config --print-config "$@" 2>/dev/null; }
+# value SECTION KEY: reads "key: value" below "section:" of the printed YAML.
+value() {
+  awk -v section="$1:" -v key="$2:" '
+    /^[a-z]/ { inside = ($1 == section) } inside && $1 == key { print $2; exit }'
+}
+equal "--print-config shows the file's value" "$(printed | value cluster tp)" 1
+equal "--print-config shows defaults" "$(printed | value server max_body_mib)" 96
+equal "the environment overrides the file" "$(GLM53_CLUSTER_MASTER_PORT=4000 printed | value cluster master_port)" 4000
+equal "--set overrides the environment" \
+  "$(GLM53_CLUSTER_MASTER_PORT=4000 printed --set cluster.master_port=5000 | value cluster master_port)" 5000
+equal "--set may be repeated" "$(printed --set ops.drain_s=7 --set server.max_body_mib=12 |
+  tee >(value ops drain_s >"$scratch/first") | value server max_body_mib) $(sleep 0.2; cat "$scratch/first")" "12 7"
+equal "--port overrides the environment" "$(GLM53_SERVER_PORT=4000 printed --port 5001 | value server port)" 5001
+equal "--rank is cluster.rank" "$(printed --set cluster.tp=2 --rank 1 | value cluster rank)" 1
+printed >"$scratch/printed.yaml"
+equal "the printed configuration can be read back" \
+  "$(timeout 60 "$binary" --config "$scratch/printed.yaml" --print-config 2>/dev/null | diff - "$scratch/printed.yaml" | wc -l)" 0
+
+refused "no such file" no-such.yaml --config "$scratch/no-such.yaml"
+refused "an unknown option" --colour --colour
+refused "an unknown section" servr --config $config --set servr.port=1
+refused "an unknown key, naming the nearest" server.port --config $config --set server.prot=1 --print-config
+refused "a value of the wrong type" server.port --config $config --set server.port=many --print-config
+refused "a value out of range" server.port --config $config --set server.port=70000 --print-config
+GLM53_SERVER_PROT=1 refused "an unknown variable" GLM53_SERVER_PROT --config $config --print-config
+refused "a checkpoint that is not there" "$scratch/nowhere" --config $config --set "model.path=$scratch/nowhere" --check
+
+run --config $config --check
+equal "--check of the tiny checkpoint ends with code 0" "$code" 0
+contains "--check prints a memory plan" "$(tr '[:upper:]' '[:lower:]' <<<"$output")" weights
+finish
