@@ -19,8 +19,10 @@ class ThreadPool {
   int threads() const;
 
   /// Calls body(begin, end) for disjoint ranges that cover [0, count), on all threads; returns when all are done.
-  /// Ranges hold at least `grain` indices (the last may hold fewer); count <= grain runs on the caller alone. An
-  /// exception of one range is rethrown here after the others ended. One caller at a time.
+  /// Every range but the last holds a multiple of `grain` indices; count <= grain runs on the caller alone. If ranges
+  /// throw, the exception of the lowest one is rethrown here after the others ended. One region at a time: a nested
+  /// call, or one by a second thread meanwhile, throws std::logic_error.
+  /// Workers watch for the next region for some 30 µs and then sleep until one is posted.
   void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:
