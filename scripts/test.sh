@@ -139,7 +139,7 @@ run_e2e() {
   for script in "$@"; do
     echo "-- $script ($binary)"
     before=$failed
-    GLM53_SERVE="$binary" timeout 900 bash "$script" 2>&1 | tee "$log"
+    SERVE_BINARY="$binary" timeout 900 bash "$script" 2>&1 | tee "$log"
     local code=${PIPESTATUS[0]}
     count_lines "$log"
     if [ "$code" -ne 0 ] && [ "$failed" -eq "$before" ]; then

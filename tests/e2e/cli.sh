@@ -37,13 +37,16 @@ equal "--print-config shows defaults" "$(printed | value server max_body_mib)" 9
 equal "the environment overrides the file" "$(GLM53_CLUSTER_MASTER_PORT=4000 printed | value cluster master_port)" 4000
 equal "--set overrides the environment" \
   "$(GLM53_CLUSTER_MASTER_PORT=4000 printed --set cluster.master_port=5000 | value cluster master_port)" 5000
-equal "--set may be repeated" "$(printed --set ops.drain_s=7 --set server.max_body_mib=12 |
-  tee >(value ops drain_s >"$scratch/first") | value server max_body_mib) $(sleep 0.2; cat "$scratch/first")" "12 7"
+printed --set ops.drain_s=7 --set server.max_body_mib=12 >"$scratch/printed.yaml"
+equal "--set may be repeated" \
+  "$(value ops drain_s <"$scratch/printed.yaml") $(value server max_body_mib <"$scratch/printed.yaml")" "7 12"
 equal "--port overrides the environment" "$(GLM53_SERVER_PORT=4000 printed --port 5001 | value server port)" 5001
 equal "--rank is cluster.rank" "$(printed --set cluster.tp=2 --rank 1 | value cluster rank)" 1
+# Comments say where a value comes from, so they differ.
 printed >"$scratch/printed.yaml"
 equal "the printed configuration can be read back" \
-  "$(timeout 60 "$binary" --config "$scratch/printed.yaml" --print-config 2>/dev/null | diff - "$scratch/printed.yaml" | wc -l)" 0
+  "$(timeout 60 "$binary" --config "$scratch/printed.yaml" --print-config 2>&1 | sed 's/ *#.*//')" \
+  "$(sed 's/ *#.*//' "$scratch/printed.yaml")"
 
 refused "no such file" no-such.yaml --config "$scratch/no-such.yaml"
 refused "an unknown option" --colour --colour

@@ -1,9 +1,9 @@
 # Shell tests against the real binary. Sourced by the scripts beside it: each prints "ok NAME" or "not ok NAME" lines and
-# ends through `finish`. GLM53_SERVE names the binary.
+# ends through `finish`. SERVE_BINARY names the binary.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-binary=${GLM53_SERVE:-build/glm53-serve}
+binary=${SERVE_BINARY:-build/glm53-serve}
 config=configs/tiny-cpu.yaml
 golden=tests/data/golden
 tiny=tests/data/models/glm53-tiny
