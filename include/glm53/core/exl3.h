@@ -51,10 +51,12 @@ struct TilePosition {
 TilePosition exl3_tile_position(Exl3TileOrder order, int p);
 
 /// The code matrix W_q, rotated basis, rows [0, in) × columns [column_begin, column_end): fp16 bits into `codes`
-/// [in, column_end − column_begin]. Column bounds are multiples of 16.
+/// [in, column_end − column_begin]. Column bounds are multiples of 16. Throws std::invalid_argument for other bounds or
+/// a matrix whose sizes do not agree (which collect_exl3_groups never makes).
 void exl3_decode_codes(const Exl3Matrix& matrix, int64_t column_begin, int64_t column_end, uint16_t* codes);
 
 /// W in fp32 (computed in fp64 and rounded once): `weight` [in, out] fp32, row-major. The bias is not part of it.
+/// Throws as exl3_decode_codes.
 void exl3_dequantise(const Exl3Matrix& matrix, float* weight);
 
 }  // namespace glm53
