@@ -1,0 +1,151 @@
+#include "config/effective_settings.h"
+
+#include <fmt/format.h>
+
+#include "config/message_text.h"
+#include "config/setting_table.h"
+#include "glm53/core/error.h"
+
+namespace glm53::config {
+
+namespace {
+
+/// Assigns one key; a refused value is reported with the place it came from.
+void assign(int index, const SettingValue& value, const std::string& origin, EffectiveSettings& settings) {
+  try {
+    assign_setting(setting_table()[static_cast<size_t>(index)], value, settings.values);
+  } catch (const Error& e) {
+    throw Error(fmt::format("{}: {}", origin, e.what()));
+  }
+  settings.origins[static_cast<size_t>(index)] = origin;
+}
+
+[[noreturn]] void refuse_key(const std::string& origin, const std::string& section, const std::string& key) {
+  throw Error(fmt::format("{}: unknown key {}, the nearest is {}", origin,
+                          in_quotes(section.empty() ? key : section + "." + key), nearest_setting(section, key)));
+}
+
+std::string yaml_string(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+struct ShowValue {
+  bool secret;
+
+  std::string operator()(const int* value) const { return fmt::to_string(*value); }
+  std::string operator()(const int64_t* value) const { return fmt::to_string(*value); }
+  std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
+  std::string operator()(const std::string* value) const { return yaml_string(*value); }
+  std::string operator()(const std::vector<std::string>* value) const {
+    std::string out;
+    for (const std::string& item : *value) {
+      out += (out.empty() ? "" : ", ") + yaml_string(secret ? std::string(kSecretMask) : item);
+    }
+    return '[' + out + ']';
+  }
+};
+
+}  // namespace
+
+EffectiveSettings default_settings() {
+  EffectiveSettings settings;
+  settings.origins.assign(setting_table().size(), "default");
+  return settings;
+}
+
+void apply_file(const std::vector<YamlEntry>& entries, const std::string& file, EffectiveSettings& settings) {
+  for (const YamlEntry& entry : entries) {
+    const std::string origin = fmt::format("{}:{}", printable(file), entry.line);
+    if (entry.key.empty()) {
+      if (is_section(entry.section)) continue;
+      if (find_setting("", entry.section) >= 0) {
+        throw Error(fmt::format("{}: {}: expected one value, found a mapping", origin, entry.section));
+      }
+      throw Error(fmt::format("{}: unknown section {}, the nearest is {}", origin, in_quotes(entry.section),
+                              nearest_section(entry.section)));
+    }
+    if (entry.section.empty() && is_section(entry.key)) {
+      // `server:` with every key commented out.
+      if (entry.value.kind == SettingValue::Kind::kNull) continue;
+      throw Error(fmt::format("{}: {}: expected a section of keys, found a value", origin, entry.key));
+    }
+    const int index = find_setting(entry.section, entry.key);
+    if (index < 0) refuse_key(origin, entry.section, entry.key);
+    assign(index, entry.value, origin, settings);
+  }
+}
+
+void apply_environment(const std::vector<std::pair<std::string, std::string>>& variables, EffectiveSettings& settings) {
+  const auto& table = setting_table();
+  for (const auto& [name, text] : variables) {
+    int index = -1;
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (table[i].environment_name() == name) index = static_cast<int>(i);
+    }
+    if (index < 0) {
+      throw Error(fmt::format("environment: unknown variable {}, the nearest is {}", in_quotes(name),
+                              nearest_environment_name(name)));
+    }
+    assign(index, {SettingValue::Kind::kText, text, {}}, "environment " + name, settings);
+  }
+}
+
+void apply_command_line(const std::vector<Assignment>& assignments, EffectiveSettings& settings) {
+  for (const Assignment& assignment : assignments) {
+    const size_t dot = assignment.name.find('.');
+    const std::string section = dot == std::string::npos ? "" : assignment.name.substr(0, dot);
+    const std::string key = dot == std::string::npos ? assignment.name : assignment.name.substr(dot + 1);
+    const int index = find_setting(section, key);
+    if (index < 0) refuse_key(assignment.option, section, key);
+    assign(index, {SettingValue::Kind::kText, assignment.text, {}}, assignment.option, settings);
+  }
+}
+
+EffectiveSettings load_settings(const CommandLine& command,
+                                const std::vector<std::pair<std::string, std::string>>& environment) {
+  EffectiveSettings settings = default_settings();
+  if (!command.config_file.empty()) apply_file(read_yaml_file(command.config_file), command.config_file, settings);
+  apply_environment(environment, settings);
+  apply_command_line(command.assignments, settings);
+  return settings;
+}
+
+void check_consistency(const Settings& s) {
+  if (s.model.path.empty()) throw Error("model.path: not set; it names the checkpoint's directory");
+  if (s.cluster.rank >= s.cluster.tp) {
+    throw Error(fmt::format("cluster.rank: {} is not below cluster.tp, which is {}", s.cluster.rank, s.cluster.tp));
+  }
+  if (s.cluster.tp > 1 && s.cluster.master_addr.empty()) {
+    throw Error(fmt::format("cluster.master_addr: not set; cluster.tp {} needs the address of rank 0", s.cluster.tp));
+  }
+  if (s.draft.kind == "dflash2" && s.draft.path.empty()) {
+    throw Error("draft.path: not set; draft.kind dflash2 needs the drafter's directory");
+  }
+}
+
+std::string value_text(const EffectiveSettings& settings, int index) {
+  const SettingKey& key = setting_table()[static_cast<size_t>(index)];
+  Settings copy = settings.values;
+  return std::visit(ShowValue{key.secret}, key.field(copy));
+}
+
+std::string to_yaml(const EffectiveSettings& settings) {
+  const auto& table = setting_table();
+  std::string out = "# Effective configuration: command line > environment > file > default.\n";
+  std::string_view section;
+  for (size_t i = 0; i < table.size(); ++i) {
+    const SettingKey& key = table[i];
+    if (!key.section.empty() && key.section != section) out += fmt::format("{}:\n", key.section);
+    section = key.section;
+    const std::string assignment = fmt::format("{}: {}", key.key, value_text(settings, static_cast<int>(i)));
+    out += fmt::format("{}{}  # {}\n", section.empty() ? "" : "  ", assignment, settings.origins[i]);
+  }
+  return out;
+}
+
+}  // namespace glm53::config
