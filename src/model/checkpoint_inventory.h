@@ -25,6 +25,8 @@ class CheckpointInventory {
   /// All elements of a table row of plain form.
   VectorPart values(std::string_view table_name) const;
 
+  const TensorSpec& spec(std::string_view table_name) const { return *source(table_name).spec; }
+
   bool has_mtp() const { return has_mtp_; }
   /// Why the vision tower cannot be used; empty when it is complete and native.
   const std::string& vision_problem() const { return vision_problem_; }

@@ -13,12 +13,12 @@ class WeightLoader {
   WeightLoader(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend)
       : inventory_(inventory), g_(geometry), shard_(shard), backend_(backend) {}
 
-  Linear embedding() { return linear("embed_tokens", {whole("embed_tokens")}); }
+  Linear embedding() { return linear("embed_tokens", {part("embed_tokens")}); }
 
   HeadWeights head() {
     HeadWeights head;
     head.norm = vector("norm.weight");
-    head.lm_head = linear("lm_head", {rows("lm_head", 1)});
+    head.lm_head = linear("lm_head", {part("lm_head")});
     return head;
   }
 
@@ -47,7 +47,7 @@ class WeightLoader {
     MhcSite site;
     site.layer = index_;
     site.is_ffn = is_ffn;
-    site.fn = linear(name + "fn", {whole(name + "fn")});
+    site.fn = linear(name + "fn", {part(name + "fn")});
     site.base = vector(name + "base");
     site.scale = vector(name + "scale");
     site.norm = vector(prefix_ + (is_ffn ? "post_attention_layernorm.weight" : "input_layernorm.weight"));
@@ -61,20 +61,20 @@ class WeightLoader {
     w.layer = index_;
     w.kda_index = kda_index_++;
     w.heads = static_cast<int>(share(g_.kda_heads, "KDA heads").size());
-    w.gate_rank = whole(name + "f_a_proj").out();
-    if (whole(name + "g_a_proj").out() != w.gate_rank || whole(name + "f_b_proj").in() != w.gate_rank ||
-        whole(name + "g_b_proj").in() != w.gate_rank) {
+    w.gate_rank = part(name + "f_a_proj").out();
+    if (part(name + "g_a_proj").out() != w.gate_rank || part(name + "f_b_proj").in() != w.gate_rank ||
+        part(name + "g_b_proj").in() != w.gate_rank) {
       throw Error("layer " + std::to_string(index_) +
                   ": f_a_proj, f_b_proj, g_a_proj and g_b_proj disagree on the width of the low-rank gates");
     }
-    w.input = linear(name + "input", {rows(name + "q_proj", d), rows(name + "k_proj", d), rows(name + "v_proj", d),
-                                      rows(name + "b_proj", 1), whole(name + "f_a_proj"), whole(name + "g_a_proj")});
-    w.forget_up = linear(name + "f_b_proj", {rows(name + "f_b_proj", d)});
-    w.gate_up = linear(name + "g_b_proj", {rows(name + "g_b_proj", d)});
-    w.output = linear(name + "o_proj", {columns(name + "o_proj", d)});
+    w.input = linear(name + "input", {part(name + "q_proj", d), part(name + "k_proj", d), part(name + "v_proj", d),
+                                      part(name + "b_proj"), part(name + "f_a_proj"), part(name + "g_a_proj")});
+    w.forget_up = linear(name + "f_b_proj", {part(name + "f_b_proj", d)});
+    w.gate_up = linear(name + "g_b_proj", {part(name + "g_b_proj", d)});
+    w.output = linear(name + "o_proj", {part(name + "o_proj", d)});
     const int64_t taps = d * g_.conv_kernel;
-    const std::array conv = {vector_rows(name + "q_conv1d.weight", taps), vector_rows(name + "k_conv1d.weight", taps),
-                             vector_rows(name + "v_conv1d.weight", taps)};
+    const std::array conv = {vector_part(name + "q_conv1d.weight", taps), vector_part(name + "k_conv1d.weight", taps),
+                             vector_part(name + "v_conv1d.weight", taps)};
     w.conv = backend_.load_vector(name + "conv1d", conv);
     w.a_log = vector(name + "A_log", 1);
     w.dt_bias = vector(name + "dt_bias", d);
@@ -89,13 +89,13 @@ class WeightLoader {
     w.sparse_index = sparse_index_++;
     const Range heads = share(g_.mla_heads, "MLA heads");
     w.heads = static_cast<int>(heads.size());
-    w.latents = linear(name + "latents", {whole(name + "q_a_proj"), whole(name + "kv_a_proj_with_mqa")});
+    w.latents = linear(name + "latents", {part(name + "q_a_proj"), part(name + "kv_a_proj_with_mqa")});
     w.query_norm = vector(name + "q_a_layernorm.weight");
     w.latent_norm = vector(name + "kv_a_layernorm.weight");
-    w.query_up = linear(name + "q_b_proj", {rows(name + "q_b_proj", g_.qk_dim)});
+    w.query_up = linear(name + "q_b_proj", {part(name + "q_b_proj", g_.qk_dim)});
     for (int64_t h = heads.begin; h < heads.end; ++h) {
       // Rows of head h in kv_b_proj: qk_dim key rows, then v_dim value rows (spec 10 §3.6 item 4).
-      LinearPart key = whole(name + "kv_b_proj");
+      LinearPart key = inventory_.linear(name + "kv_b_proj");
       const int64_t first = key.rows.begin + h * (g_.qk_dim + g_.v_dim);
       LinearPart value = key;
       key.rows = {first, first + g_.qk_dim};
@@ -104,11 +104,11 @@ class WeightLoader {
       w.key_absorb.push_back(linear(name + "kv_b_proj.key", {key}));
       w.value_up.push_back(linear(name + "kv_b_proj.value", {value}));
     }
-    w.output = linear(name + "o_proj", {columns(name + "o_proj", g_.v_dim)});
-    w.index_query_up = linear(name + "indexer.wq_b", {whole(name + "indexer.wq_b")});
+    w.output = linear(name + "o_proj", {part(name + "o_proj", g_.v_dim)});
+    w.index_query_up = linear(name + "indexer.wq_b", {part(name + "indexer.wq_b")});
     w.index_input =
-        linear(name + "indexer.input", {whole(name + "indexer.wk"), whole(name + "indexer.index_kpool_compress_gate"),
-                                        whole(name + "indexer.weights_proj")});
+        linear(name + "indexer.input", {part(name + "indexer.wk"), part(name + "indexer.index_kpool_compress_gate"),
+                                        part(name + "indexer.weights_proj")});
     w.index_key_norm = vector(name + "indexer.k_norm.weight");
     w.index_key_bias = vector(name + "indexer.k_norm.bias");
     w.pool_position = vector(name + "indexer.index_kpool_compress_ape");
@@ -119,8 +119,8 @@ class WeightLoader {
     MlpWeights w;
     w.layer = index_;
     w.width = share(width, name + "gate_proj rows").size();
-    w.gate_up = linear(name + "gate_up", {rows(name + "gate_proj", 1), rows(name + "up_proj", 1)});
-    w.down = linear(name + "down_proj", {columns(name + "down_proj", 1)});
+    w.gate_up = linear(name + "gate_up", {part(name + "gate_proj"), part(name + "up_proj")});
+    w.down = linear(name + "down_proj", {part(name + "down_proj", 1)});
     return w;
   }
 
@@ -128,15 +128,15 @@ class WeightLoader {
     const std::string name = prefix_ + "mlp.";
     MoeWeights w;
     w.layer = index_;
-    w.router = linear(name + "gate", {whole(name + "gate")});
+    w.router = linear(name + "gate", {part(name + "gate")});
     w.router_bias = vector(name + "gate.e_score_correction_bias");
     w.shared = mlp(name + "shared_experts.", static_cast<int64_t>(g_.moe_intermediate) * g_.shared_experts);
     std::vector<ExpertParts> experts;
     for (int e = 0; e < g_.experts; ++e) {
       const std::string expert = name + "experts." + std::to_string(e) + ".";
       // Whole Hadamard blocks, so that every transform stays on its rank (spec 20 §6.2).
-      experts.push_back({rows(expert + "gate_proj", kExl3HadamardBlock), rows(expert + "up_proj", kExl3HadamardBlock),
-                         columns(expert + "down_proj", kExl3HadamardBlock)});
+      experts.push_back({part(expert + "gate_proj", kExl3HadamardBlock), part(expert + "up_proj", kExl3HadamardBlock),
+                         part(expert + "down_proj", kExl3HadamardBlock)});
     }
     w.experts = backend_.load_experts(name + "experts", experts);
     return w;
@@ -152,17 +152,12 @@ class WeightLoader {
     return {shard_.rank * size, (shard_.rank + 1) * size};
   }
 
-  LinearPart whole(const std::string& name) const { return inventory_.linear(name); }
-
-  LinearPart rows(const std::string& name, int64_t unit) const {
+  /// This rank's share by the table's rule, cut at multiples of `unit` rows or columns.
+  LinearPart part(const std::string& name, int64_t unit = 1) const {
     LinearPart part = inventory_.linear(name);
-    part.rows = cut(part.rows, unit, name + " rows");
-    return part;
-  }
-
-  LinearPart columns(const std::string& name, int64_t unit) const {
-    LinearPart part = inventory_.linear(name);
-    part.columns = cut(part.columns, unit, name + " columns");
+    const ShardRule rule = inventory_.spec(name).shard;
+    if (rule == ShardRule::kRows) part.rows = cut(part.rows, unit, name + " rows");
+    if (rule == ShardRule::kColumns) part.columns = cut(part.columns, unit, name + " columns");
     return part;
   }
 
@@ -179,20 +174,15 @@ class WeightLoader {
     return backend_.load_linear(name, parts);
   }
 
-  Vector vector(const std::string& name) {
-    const std::array parts = {inventory_.values(name)};
-    return backend_.load_vector(name, parts);
-  }
-
-  Vector vector(const std::string& name, int64_t unit) {
-    const std::array parts = {vector_rows(name, unit)};
-    return backend_.load_vector(name, parts);
-  }
-
-  VectorPart vector_rows(const std::string& name, int64_t unit) const {
+  VectorPart vector_part(const std::string& name, int64_t unit = 1) const {
     VectorPart part = inventory_.values(name);
-    part.range = cut(part.range, unit, name);
+    if (inventory_.spec(name).shard == ShardRule::kRows) part.range = cut(part.range, unit, name);
     return part;
+  }
+
+  Vector vector(const std::string& name, int64_t unit = 1) {
+    const std::array parts = {vector_part(name, unit)};
+    return backend_.load_vector(name, parts);
   }
 
   const CheckpointInventory& inventory_;

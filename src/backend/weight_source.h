@@ -1,0 +1,19 @@
+// Reading the parts that make up a weight (weights.h) into fp32, whatever they are stored as.
+#pragma once
+
+#include <vector>
+
+#include "backend/weights.h"
+
+namespace glm53 {
+
+/// The part as [part.out(), part.in()] fp32, row-major. EXL3 matrices are de-quantised as exl3_dequantise does.
+std::vector<float> read_part(const LinearPart& part);
+
+/// True when bf16 holds every value of the part exactly.
+bool is_exact_in_bf16(const LinearPart& part);
+
+/// All parts concatenated.
+std::vector<float> read_parts(std::span<const VectorPart> parts);
+
+}  // namespace glm53
