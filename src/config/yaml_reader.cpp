@@ -172,7 +172,8 @@ std::vector<YamlEntry> read_yaml(std::string_view text, const std::string& file)
 
   EntryCollector collector(name);
   try {
-    std::istringstream stream{std::string(text)};
+    // The end marker makes yaml-cpp refuse a quote that is never closed; without it 0.7 takes the rest of the file.
+    std::istringstream stream(std::string(text) + "\n...\n");
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(collector)) {
     }

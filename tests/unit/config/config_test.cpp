@@ -1,0 +1,326 @@
+// The configuration layers: reader, typed assignment, precedence, nearest keys, print-out.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "config/command_line.h"
+#include "config/effective_settings.h"
+#include "config/environment.h"
+#include "config/message_text.h"
+#include "config/setting_table.h"
+#include "config/setting_value.h"
+#include "glm53/core/error.h"
+
+namespace glm53::config {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+EffectiveSettings from_yaml(const std::string& text) {
+  EffectiveSettings settings = default_settings();
+  apply_file(read_yaml(text, "test.yaml"), "test.yaml", settings);
+  return settings;
+}
+
+/// The message of the Error that `body` throws; a failure when it throws none.
+template <class Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), kExitBadInput);
+    return e.what();
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return "";
+}
+
+CommandLine parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "glm53-serve");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+std::string origin_of(const EffectiveSettings& settings, const std::string& section, const std::string& key) {
+  return settings.origins.at(static_cast<size_t>(find_setting(section, key)));
+}
+
+TEST(Yaml, ReadsEveryType) {
+  const Settings s = from_yaml(R"(
+model: {path: "a dir/ä", served_name: 123}
+server:
+  port: 0
+  api_key: [one, "two"]
+context: 1048576
+stream:
+  smooth: false
+defaults:
+  effort: high
+)")
+                         .values;
+  EXPECT_EQ(s.model.path, "a dir/ä");
+  EXPECT_EQ(s.model.served_name, "123");
+  EXPECT_EQ(s.server.port, 0);
+  EXPECT_THAT(s.server.api_key, testing::ElementsAre("one", "two"));
+  EXPECT_EQ(s.context, 1048576);
+  EXPECT_FALSE(s.stream.smooth);
+  EXPECT_EQ(s.defaults.effort, "high");
+}
+
+TEST(Yaml, TextWithoutKeysIsEmpty) {
+  for (const char* text : {"", "\n", "# only a comment\n", "---\n", "---\n...\n", "~\n", "{}\n", "\xEF\xBB\xBF"}) {
+    const EffectiveSettings settings = from_yaml(text);
+    EXPECT_THAT(settings.origins, Not(Contains(testing::Ne("default")))) << text;
+  }
+}
+
+TEST(Yaml, SectionMayBeEmpty) { EXPECT_EQ(from_yaml("server:\n  # port: 1\nkv: {}\n").values.server.port, 8888); }
+
+TEST(Yaml, OneKeyOfAListKeyNeedsNoBrackets) {
+  EXPECT_THAT(from_yaml("server: {api_key: 'a,b'}").values.server.api_key, testing::ElementsAre("a,b"));
+  EXPECT_THAT(from_yaml("server: {api_key: ''}").values.server.api_key, testing::IsEmpty());
+  EXPECT_THAT(from_yaml("server: {api_key: []}").values.server.api_key, testing::IsEmpty());
+}
+
+TEST(Yaml, WindowsLineEndsKeepLineNumbers) {
+  EXPECT_EQ(origin_of(from_yaml("server:\r\n  port: 5\r\n"), "server", "port"), "test.yaml:2");
+}
+
+// Every file of the corpus names a part of its message in its first line.
+TEST(Yaml, MalformedCorpus) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(GLM53_TEST_DATA "/malformed/yaml")) {
+    SCOPED_TRACE(entry.path().filename().string());
+    const std::string text = read_file(entry.path());
+    const std::string mark = "# expect: ";
+    ASSERT_TRUE(text.starts_with(mark));
+    const std::string expected = text.substr(mark.size(), text.find('\n') - mark.size());
+    const std::string message = error_of([&] {
+      EffectiveSettings settings = default_settings();
+      apply_file(read_yaml_file(entry.path().string()), entry.path().string(), settings);
+      check_consistency(settings.values);
+    });
+    EXPECT_THAT(message, HasSubstr(expected));
+    EXPECT_THAT(message, Not(HasSubstr("\n")));
+    EXPECT_LT(message.size(), 500U);
+    ++files;
+  }
+  EXPECT_GE(files, 70);
+}
+
+TEST(Yaml, UnreadableFiles) {
+  EXPECT_EQ(error_of([] { read_yaml_file("/no/such/file.yaml"); }), "/no/such/file.yaml: cannot be opened");
+  EXPECT_THAT(error_of([] { read_yaml_file(GLM53_TEST_DATA); }), HasSubstr("is a directory"));
+}
+
+TEST(Precedence, CommandLineOverEnvironmentOverFileOverDefault) {
+  const std::string path = testing::TempDir() + "/glm53_precedence.yaml";
+  std::ofstream(path) << "server:\n  port: 1\n  host: file\n  max_body_mib: 7\n";
+  CommandLine command = parse({"--config", path.c_str(), "--set", "server.port=3", "--set", "server.port=4"});
+  const EffectiveSettings s =
+      load_settings(command, {{"GLM53_SERVER_PORT", "2"}, {"GLM53_SERVER_HOST", "env"}, {"GLM53_CONTEXT", "77"}});
+  EXPECT_EQ(s.values.server.port, 4);
+  EXPECT_EQ(s.values.server.host, "env");
+  EXPECT_EQ(s.values.server.max_body_mib, 7);
+  EXPECT_EQ(s.values.context, 77);
+  EXPECT_EQ(s.values.server.header_kib, 16);
+  EXPECT_EQ(origin_of(s, "server", "port"), "--set");
+  EXPECT_EQ(origin_of(s, "server", "host"), "environment GLM53_SERVER_HOST");
+  EXPECT_EQ(origin_of(s, "server", "max_body_mib"), path + ":4");
+  EXPECT_EQ(origin_of(s, "server", "header_kib"), "default");
+  std::filesystem::remove(path);
+}
+
+TEST(Precedence, ShortcutsWinOverSet) {
+  const CommandLine command = parse({"--port", "5", "--rank=1", "--set", "server.port=6"});
+  const EffectiveSettings s = load_settings(command, {});
+  EXPECT_EQ(s.values.server.port, 5);
+  EXPECT_EQ(s.values.cluster.rank, 1);
+  EXPECT_EQ(origin_of(s, "server", "port"), "--port");
+}
+
+TEST(Environment, UnknownVariableNamesTheNearest) {
+  EffectiveSettings s = default_settings();
+  EXPECT_EQ(error_of([&] {
+              apply_environment({{"GLM53_SERVER_PROT", "1"}}, s);
+            }),
+            "environment: unknown variable \"GLM53_SERVER_PROT\", the nearest is GLM53_SERVER_PORT");
+  EXPECT_THAT(error_of([&] { apply_environment({{"GLM53_", "1"}}, s); }), HasSubstr("unknown variable"));
+}
+
+TEST(Environment, BadValueNamesTheVariable) {
+  EffectiveSettings s = default_settings();
+  EXPECT_EQ(error_of([&] {
+              apply_environment({{"GLM53_SERVER_PORT", ""}}, s);
+            }),
+            "environment GLM53_SERVER_PORT: server.port: expected an integer from 0 to 65535, found \"\"");
+  EXPECT_EQ(error_of([&] {
+              apply_environment({{"GLM53_MODEL_PATH", "\xff"}}, s);
+            }),
+            "environment GLM53_MODEL_PATH: model.path: the value is not UTF-8");
+}
+
+TEST(Environment, ReadsOnlyItsOwnPrefix) {
+  ASSERT_EQ(setenv("GLM53_KV_DTYPE", "bf16=x", 1), 0);
+  ASSERT_EQ(setenv("XGLM53_KV_DTYPE", "1", 1), 0);
+  const auto variables = read_environment();
+  unsetenv("GLM53_KV_DTYPE");
+  unsetenv("XGLM53_KV_DTYPE");
+  EXPECT_THAT(variables, Contains(testing::Pair("GLM53_KV_DTYPE", "bf16=x")));
+  EXPECT_THAT(variables, Not(Contains(testing::Key("XGLM53_KV_DTYPE"))));
+}
+
+TEST(CommandLineTest, Actions) {
+  using Action = CommandLine::Action;
+  EXPECT_EQ(parse({}).action, Action::kServe);
+  EXPECT_EQ(parse({"--check"}).action, Action::kCheck);
+  EXPECT_EQ(parse({"--print-config"}).action, Action::kPrintConfig);
+  EXPECT_EQ(parse({"--version"}).action, Action::kVersion);
+  EXPECT_EQ(parse({"--help"}).action, Action::kHelp);
+  EXPECT_EQ(parse({"-h"}).action, Action::kHelp);
+}
+
+TEST(CommandLineTest, SetKeepsTheValueAsItIs) {
+  const CommandLine command = parse({"--set", "model.path=a=b [c], d", "--set=server.api_key=k1,k2"});
+  ASSERT_EQ(command.assignments.size(), 2U);
+  EXPECT_EQ(command.assignments[0].name, "model.path");
+  EXPECT_EQ(command.assignments[0].text, "a=b [c], d");
+  EXPECT_THAT(load_settings(command, {}).values.server.api_key, testing::ElementsAre("k1", "k2"));
+}
+
+TEST(CommandLineTest, ErrorsAreOneLine) {
+  const std::vector<std::vector<const char*>> lines = {{"--prot", "1"},      {"stray"},
+                                                       {"--config"},         {"--set"},
+                                                       {"--set", "a"},       {"--set", "=1"},
+                                                       {"--config", ""},     {"--check", "--print-config"},
+                                                       {"--port"},           {"--config", "a", "--config", "b"},
+                                                       {"--port", "1", "2"}, {"--set", "a.b=1", "c.d=2"}};
+  for (const auto& arguments : lines) {
+    const std::string message = error_of([&] { parse(arguments); });
+    EXPECT_FALSE(message.empty());
+    EXPECT_THAT(message, Not(HasSubstr("\n")));
+  }
+}
+
+TEST(CommandLineTest, BadAssignmentsNameTheOption) {
+  const auto message = [](std::vector<const char*> arguments) {
+    return error_of([&] { load_settings(parse(std::move(arguments)), {}); });
+  };
+  EXPECT_EQ(message({"--port", "70000"}), "--port: server.port: expected an integer from 0 to 65535, found \"70000\"");
+  EXPECT_EQ(message({"--set", "sever.port=1"}), "--set: unknown key \"sever.port\", the nearest is server.port");
+  EXPECT_EQ(message({"--set", "contxt=1"}), "--set: unknown key \"contxt\", the nearest is context");
+  EXPECT_THAT(message({"--set", "server=1"}), HasSubstr("unknown key \"server\""));
+  EXPECT_THAT(message({"--set", "kv.dtype="}), HasSubstr("expected one of bf16, fp8, found \"\""));
+}
+
+TEST(Table, NamesAreUniqueAndSectionsContiguous) {
+  std::set<std::string> names;
+  std::set<std::string> variables;
+  std::set<std::string> closed_sections;
+  std::string section;
+  for (const SettingKey& key : setting_table()) {
+    EXPECT_TRUE(names.insert(key.name()).second) << key.name();
+    EXPECT_TRUE(variables.insert(key.environment_name()).second) << key.name();
+    EXPECT_FALSE(key.help.empty()) << key.name();
+    if (key.section != section) {
+      if (!section.empty()) closed_sections.insert(section);
+      section = std::string(key.section);
+      EXPECT_EQ(closed_sections.count(section), 0U) << section;
+    }
+  }
+}
+
+// A default outside its own range, or two keys on one field, would show here.
+TEST(Table, DefaultsReadBackThroughEveryKey) {
+  const EffectiveSettings defaults = default_settings();
+  std::set<const void*> fields;
+  Settings target;
+  for (const SettingKey& key : setting_table()) {
+    std::visit([&](auto* field) { EXPECT_TRUE(fields.insert(field).second) << key.name(); }, key.field(target));
+  }
+  EXPECT_EQ(to_yaml(from_yaml(to_yaml(defaults))).size() > 0, true);
+}
+
+TEST(Table, EditDistance) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("port", ""), 4);
+  EXPECT_EQ(edit_distance("port", "prot"), 1);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance(std::string(1 << 20, 'a'), "a"), 63);
+}
+
+TEST(PrintConfig, ReadsBackToTheSameValuesAndNamesOrigins) {
+  EffectiveSettings s = from_yaml("model:\n  path: \"a \\\"b\\\" \\\\ # ü: x\"\nserver: {port: 0}\n");
+  apply_command_line({{"--set", "context", "99"}}, s);
+  const std::string printed = to_yaml(s);
+  EXPECT_THAT(printed, HasSubstr("context: 99  # --set\n"));
+  EXPECT_THAT(printed, HasSubstr("  port: 0  # test.yaml:3\n"));
+  EXPECT_THAT(printed, HasSubstr("  host: \"0.0.0.0\"  # default\n"));
+  const EffectiveSettings again = from_yaml(printed);
+  for (size_t i = 0; i < setting_table().size(); ++i) {
+    EXPECT_EQ(value_text(again, static_cast<int>(i)), value_text(s, static_cast<int>(i)));
+  }
+  EXPECT_EQ(again.values.model.path, "a \"b\" \\ # ü: x");
+}
+
+TEST(PrintConfig, SecretsNeverShow) {
+  EffectiveSettings s = from_yaml("server: {api_key: [hunter2]}");
+  EXPECT_THAT(to_yaml(s), Not(HasSubstr("hunter2")));
+  EXPECT_THAT(to_yaml(s), HasSubstr("api_key: [\"<redacted>\"]"));
+  const auto message = [&](const std::string& text) {
+    return error_of([&] { apply_environment({{"GLM53_SERVER_API_KEY", text}}, s); });
+  };
+  EXPECT_THAT(message("hunter2,,x"), Not(HasSubstr("hunter2")));
+  EXPECT_THAT(message("hunter2\n"), Not(HasSubstr("hunter2")));
+  // A saved print-out must not turn into a key that anybody can guess.
+  EXPECT_THAT(error_of([&] { from_yaml(to_yaml(s)); }), HasSubstr("the mask that --print-config writes"));
+}
+
+TEST(Help, ListsEveryKey) {
+  const std::string help = help_text();
+  for (const SettingKey& key : setting_table()) EXPECT_THAT(help, HasSubstr("  " + key.name() + " "));
+  for (const char* option : {"--config", "--set", "--port", "--rank", "--print-config", "--version", "--check"}) {
+    EXPECT_THAT(help, HasSubstr(option));
+  }
+}
+
+TEST(TinyConfig, IsConsistent) {
+  const std::string path = GLM53_TEST_DATA "/../../configs/tiny-cpu.yaml";
+  EffectiveSettings s = default_settings();
+  apply_file(read_yaml_file(path), path, s);
+  EXPECT_NO_THROW(check_consistency(s.values));
+  EXPECT_EQ(s.values.model.path, "tests/data/models/glm53-tiny");
+  EXPECT_EQ(s.values.backend, "cpu");
+  EXPECT_EQ(s.values.context, 8192);
+  EXPECT_EQ(s.values.cluster.tp, 1);
+  EXPECT_EQ(s.values.server.host, "127.0.0.1");
+}
+
+TEST(MessageText, Utf8) {
+  EXPECT_TRUE(is_utf8("aä€😀"));
+  for (const char* bad : {"\x80", "\xc3", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf5\x80\x80\x80",
+                          "\xf4\x90\x80\x80", "\xe2\x82", "\xe2\x28\xa1"}) {
+    EXPECT_FALSE(is_utf8(bad));
+  }
+}
+
+TEST(MessageText, OneLineAndShort) {
+  EXPECT_EQ(in_quotes("a\nb\x7f"), "\"a\\x0ab\\x7f\"");
+  EXPECT_EQ(in_quotes("\xff"), "\"\\xff\"");
+  const std::string longest = in_quotes(std::string(79, 'a') + "ää");
+  EXPECT_EQ(longest, "\"" + std::string(79, 'a') + "…\"");
+}
+
+}  // namespace
+}  // namespace glm53::config
