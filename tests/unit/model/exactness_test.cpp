@@ -1,0 +1,236 @@
+// The exactness contract of 00-decisions §4, by gate name. All comparisons are bitwise unless a tolerance is given.
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "tiny_model.h"
+
+namespace glm53::test {
+namespace {
+
+using Logits = std::vector<std::vector<float>>;
+
+/// ids[begin, end)
+std::vector<int32_t> slice(const std::vector<int32_t>& ids, size_t begin, size_t end) {
+  return {ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+void append(Logits& all, Logits more) { std::ranges::move(more, std::back_inserter(all)); }
+
+/// First row that differs, or -1.
+int first_difference(const Logits& a, const Logits& b) {
+  if (a.size() != b.size()) return 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+TEST(Exactness, chunked_prefill_equals_whole) {
+  const std::vector<int32_t> ids = golden_ids("needle_mid");
+  TinyModel tiny;
+  const Logits whole = tiny.prompt(ids);
+  const std::vector<float> whole_state = tiny.state();
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 40; ++trial) {
+    tiny.reset();
+    Logits chunked;
+    for (size_t begin = 0; begin < ids.size();) {
+      // Short pieces in half of the trials, so that many cuts fall inside one sub-chunk.
+      const size_t longest = trial % 2 == 0 ? 7 : 200;
+      const size_t end = std::min(ids.size(), begin + 1 + random() % longest);
+      append(chunked, tiny.prompt(slice(ids, begin, end)));
+      begin = end;
+    }
+    ASSERT_EQ(first_difference(chunked, whole), -1) << "trial " << trial;
+    ASSERT_EQ(tiny.state(), whole_state) << "trial " << trial;
+  }
+}
+
+TEST(Exactness, results_do_not_depend_on_the_thread_count) {
+  const std::vector<int32_t> ids = golden_ids("needle_mid");
+  TinyModel one(1);
+  const Logits expected = one.prompt(ids);
+  for (const int threads : {2, 3, 5}) {
+    TinyModel many(threads);
+    EXPECT_EQ(first_difference(many.prompt(ids), expected), -1) << threads << " threads";
+    EXPECT_EQ(many.state(), one.state()) << threads << " threads";
+  }
+}
+
+TEST(Exactness, rows_equal_steps) {
+  const std::vector<int32_t> ids = golden_ids("tool");
+  constexpr size_t kPrompt = 101;  // not a multiple of 16: the window starts from a row log
+  TinyModel steps;
+  TinyModel windows;
+  for (size_t rows = 1; rows <= kMaxWindowRows; ++rows) {
+    steps.reset();
+    steps.prompt(slice(ids, 0, kPrompt));
+    Logits one_by_one;
+    for (size_t i = 0; i < rows; ++i) {
+      append(one_by_one, steps.window({ids[kPrompt + i]}));
+      steps.commit(1);
+    }
+    windows.reset();
+    windows.prompt(slice(ids, 0, kPrompt));
+    const Logits together = windows.window(slice(ids, kPrompt, kPrompt + rows));
+    windows.commit(static_cast<int>(rows));
+    ASSERT_EQ(first_difference(together, one_by_one), -1) << rows << " rows";
+    ASSERT_EQ(windows.state(), steps.state()) << rows << " rows";
+  }
+}
+
+TEST(Exactness, rollback_equals_never_speculated) {
+  const std::vector<int32_t> ids = golden_ids("tool");
+  constexpr size_t kPrompt = 101;
+  constexpr size_t kRows = 7;
+  const std::vector<int32_t> wrong(kRows - 1, 17);
+  for (size_t kept = 1; kept <= kRows; ++kept) {
+    TinyModel plain;
+    plain.prompt(slice(ids, 0, kPrompt));
+    for (size_t i = 0; i < kept; ++i) {
+      plain.window({ids[kPrompt + i]});
+      plain.commit(1);
+    }
+    const Logits plain_next = plain.window({ids[kPrompt + kept]});
+    plain.commit(1);
+
+    for (const bool recommit : {false, true}) {
+      TinyModel speculated;
+      speculated.prompt(slice(ids, 0, kPrompt));
+      std::vector<int32_t> rows = slice(ids, kPrompt, kPrompt + kept);
+      rows.insert(rows.end(), wrong.begin(), wrong.end());
+      rows.resize(kRows);
+      speculated.window(rows);
+      if (recommit) {
+        speculated.commit(kRows);
+        speculated.commit_again(static_cast<int>(kept));
+      } else {
+        speculated.commit(static_cast<int>(kept));
+      }
+      const Logits next = speculated.window({ids[kPrompt + kept]});
+      speculated.commit(1);
+      ASSERT_EQ(first_difference(next, plain_next), -1) << kept << " kept, recommit " << recommit;
+      ASSERT_EQ(speculated.state(), plain.state()) << kept << " kept, recommit " << recommit;
+    }
+  }
+}
+
+TEST(Exactness, rejected_window_leaves_no_trace) {
+  const std::vector<int32_t> ids = golden_ids("json");
+  TinyModel plain;
+  plain.prompt(ids);
+  TinyModel rejected;
+  rejected.prompt(ids);
+  rejected.window({5, 6, 7, 8, 9});
+  rejected.commit(0);
+  EXPECT_EQ(rejected.state(), plain.state());
+  EXPECT_EQ(first_difference(rejected.window({42}), plain.window({42})), -1);
+}
+
+TEST(Exactness, batch_equals_sequential) {
+  const std::vector<int32_t> tool = golden_ids("tool");
+  const std::vector<int32_t> multi = golden_ids("multi");
+  const std::vector<int32_t> count = golden_ids("count");
+  constexpr size_t kMultiWindow = 5;
+  TinyModel alone;
+  const Logits tool_alone = alone.prompt(tool);
+  const std::vector<float> tool_state = alone.state();
+  alone.reset();
+  alone.prompt(slice(multi, 0, multi.size() - kMultiWindow));
+  const Logits multi_alone = alone.window(slice(multi, multi.size() - kMultiWindow, multi.size()));
+  alone.commit(kMultiWindow);
+  const std::vector<float> multi_state = alone.state();
+
+  // Slot 0: a prompt in two cuts; slot 1: a window; slot 2: another prompt. All share calls.
+  TinyModel batch(2, 3);
+  batch.prompt(slice(multi, 0, multi.size() - kMultiWindow), 1);
+  Logits tool_batched;
+  const Logits first = batch.run({{2, slice(count, 0, 3), SegmentKind::kPrompt},
+                                  {0, slice(tool, 0, 77), SegmentKind::kPrompt},
+                                  {1, slice(multi, multi.size() - kMultiWindow, multi.size()), SegmentKind::kWindow}});
+  batch.commit(kMultiWindow, 1);
+  append(tool_batched, {first.begin() + 3, first.begin() + 3 + 77});
+  const Logits multi_batched(first.begin() + 3 + 77, first.end());
+  const Logits second = batch.run({{0, slice(tool, 77, tool.size()), SegmentKind::kPrompt},
+                                   {2, slice(count, 3, count.size()), SegmentKind::kPrompt}});
+  append(tool_batched, {second.begin(), second.begin() + static_cast<std::ptrdiff_t>(tool.size() - 77)});
+
+  EXPECT_EQ(first_difference(tool_batched, tool_alone), -1);
+  EXPECT_EQ(first_difference(multi_batched, multi_alone), -1);
+  EXPECT_EQ(batch.state(0), tool_state);
+  EXPECT_EQ(batch.state(1), multi_state);
+}
+
+TEST(Exactness, steps_are_close_to_chunks) {
+  const std::vector<int32_t> ids = golden_ids("needle_mid");
+  TinyModel chunked;
+  chunked.prompt(ids);
+  TinyModel steps;
+  for (int32_t id : ids) {
+    steps.window({id});
+    steps.commit(1);
+  }
+  for (int i = 0; i < chunked.geometry().kda_layer_count(); ++i) {
+    EXPECT_LE(difference(steps.backend().read_kda_state(0, i), chunked.backend().read_kda_state(0, i)).relative(), 1e-5)
+        << "KDA layer " << i;
+  }
+}
+
+TEST(Exactness, a_prompt_may_follow_decoded_rows) {
+  const std::vector<int32_t> ids = golden_ids("multi");
+  const auto run = [&](size_t cut) {
+    TinyModel tiny;
+    tiny.prompt(slice(ids, 0, 21));
+    tiny.window(slice(ids, 21, 24));
+    tiny.commit(3);
+    Logits logits = tiny.prompt(slice(ids, 24, cut));
+    append(logits, tiny.prompt(slice(ids, cut, ids.size())));
+    return std::pair(logits, tiny.state());
+  };
+  // After decoded rows the first sub-chunk ends at the next multiple of 16 (position 32), wherever the prompt is cut.
+  const auto expected = run(25);
+  for (size_t cut = 26; cut < ids.size(); ++cut) {
+    const auto actual = run(cut);
+    ASSERT_EQ(first_difference(actual.first, expected.first), -1) << "cut at " << cut;
+    ASSERT_EQ(actual.second, expected.second) << "cut at " << cut;
+  }
+}
+
+TEST(LongPrompt, seven_thousand_tokens) {
+  constexpr size_t kTokens = 7000;
+  const std::vector<int32_t> text = golden_ids("needle_long");
+  std::vector<int32_t> ids;
+  while (ids.size() < kTokens) ids.insert(ids.end(), text.begin(), text.end());
+  ids.resize(kTokens);
+  // Only the last row's logits are kept, in one call and in chunks of 2,048 with an odd first cut.
+  const auto run = [&](const std::vector<size_t>& cuts) {
+    TinyModel tiny(2, 1, 8192, 7000);
+    std::vector<float> last;
+    size_t begin = 0;
+    for (size_t end : cuts) {
+      last = tiny.prompt_last(slice(ids, begin, end));
+      begin = end;
+    }
+    return last;
+  };
+  const std::vector<float> whole = run({kTokens});
+  EXPECT_TRUE(std::ranges::all_of(whole, [](float value) { return std::isfinite(value); }));
+  EXPECT_EQ(run({1023, 3071, 5119, kTokens}), whole);
+}
+
+TEST(BackendMisuse, is_refused) {
+  TinyModel tiny(1, 2);
+  EXPECT_THROW(tiny.commit(1), std::logic_error);
+  tiny.window({1, 2, 3});
+  EXPECT_THROW(tiny.window({4}), std::logic_error);  // not committed
+  EXPECT_THROW(tiny.backend().commit(0, 4), std::logic_error);
+  tiny.commit(2);
+  EXPECT_THROW(tiny.backend().commit(0, 3), std::logic_error);  // rows that were rejected cannot return
+  const std::vector<int32_t> ids = {1};
+  Segment segment{.slot = 0, .first_position = 7, .first_row = 0, .rows = 1};
+  EXPECT_THROW(tiny.model().forward({ids, {&segment, 1}, {}}), std::logic_error);  // wrong position
+}
+
+}  // namespace
+}  // namespace glm53::test
