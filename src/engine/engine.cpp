@@ -11,6 +11,10 @@ namespace {
 
 bool contains(std::span<const int32_t> ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
+bool contains_empty(const std::vector<std::string>& strings) {
+  return std::any_of(strings.begin(), strings.end(), [](const std::string& text) { return text.empty(); });
+}
+
 GenerationResult ended_unserved(const GenerationRequest& request, FinishReason reason, std::string error = {}) {
   GenerationResult result;
   result.reason = reason;
@@ -59,6 +63,7 @@ Engine::Engine(std::unique_ptr<ModelRunner> model, const text::Tokenizer& tokeni
     throw std::invalid_argument("engine: " + std::to_string(capacity_.pages) +
                                 " cache pages do not hold a context of " + std::to_string(limits_.context));
   }
+  text::ReplyMarkers::from(tokenizer_);  // throws now what would otherwise fail the first request
   for (int32_t id = 0; id < capacity_.vocab; ++id) {
     if (!tokenizer_.has_token(id)) padding_ids_.push_back(id);
   }
@@ -94,6 +99,7 @@ void Engine::check(const GenerationRequest& request) const {
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) refuse("top_p must be in (0, 1]");
   if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) refuse("min_p must be in [0, 1]");
   if (sampling.top_k < 0) refuse("top_k must not be negative");
+  if (contains_empty(request.reply.stop)) refuse("stop must not hold an empty string");
 }
 
 std::shared_ptr<Generation> Engine::submit(GenerationRequest request) {

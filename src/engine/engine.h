@@ -47,8 +47,8 @@ struct EngineStatus {
 class Engine {
  public:
   /// Starts the engine thread. Throws std::invalid_argument when the model's caches cannot hold `limits.context` tokens
-  /// or its calls `limits.prefill_rows` rows. `tokenizer` outlives the engine. Ids without a token below the model's
-  /// vocabulary (padding rows of the head) are never drawn.
+  /// or its calls `limits.prefill_rows` rows, and Error when the tokenizer lacks a reply marker. `tokenizer` outlives
+  /// the engine. Ids without a token below the model's vocabulary (padding rows of the head) are never drawn.
   Engine(std::unique_ptr<ModelRunner> model, const text::Tokenizer& tokenizer, EngineLimits limits);
   /// Cancels what runs or waits and joins.
   ~Engine();

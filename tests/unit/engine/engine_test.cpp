@@ -1,0 +1,591 @@
+#include "engine/engine.h"
+
+#include <limits>
+#include <semaphore>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engine/fake_model.h"
+
+namespace glm53::engine {
+namespace {
+
+using std::chrono::milliseconds;
+using Kind = SubmitError::Kind;
+
+constexpr int32_t kEnd = 4060;    // <|endoftext|>
+constexpr int32_t kStopId = 260;  // " a"
+constexpr milliseconds kLong{20000};
+
+const text::Tokenizer& tokenizer() {
+  static const text::Tokenizer instance =
+      text::Tokenizer::from_file(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
+  return instance;
+}
+
+std::vector<int32_t> ids_of(const std::string& text) { return tokenizer().encode(text); }
+
+/// Everything one reply gave.
+struct Reply {
+  std::string reasoning;
+  std::string content;
+  std::vector<int32_t> tokens;
+  int text_events = 0;
+  GenerationResult result;
+};
+
+Reply read_all(Generation& generation) {
+  Reply reply;
+  for (;;) {
+    std::optional<GenerationEvent> event = generation.next(kLong);
+    if (!event) {
+      ADD_FAILURE() << "no event came";
+      return reply;
+    }
+    EXPECT_NE(event->deltas.empty(), !event->result.has_value());
+    reply.tokens.insert(reply.tokens.end(), event->tokens.begin(), event->tokens.end());
+    for (const text::ReplyDelta& delta : event->deltas) {
+      (delta.channel == text::ReplyChannel::kReasoning ? reply.reasoning : reply.content) += delta.text;
+    }
+    reply.text_events += event->deltas.empty() ? 0 : 1;
+    if (event->result) {
+      reply.result = *event->result;
+      return reply;
+    }
+  }
+}
+
+GenerationRequest request(int prompt_tokens = 3, int64_t max_tokens = 10) {
+  GenerationRequest r;
+  r.id = "test";
+  r.prompt.assign(static_cast<std::size_t>(prompt_tokens), 65);
+  r.max_tokens = max_tokens;
+  r.end_ids = {kEnd};
+  return r;
+}
+
+SubmitError::Kind refusal(Engine& engine, GenerationRequest r) {
+  try {
+    engine.submit(std::move(r));
+  } catch (const SubmitError& error) {
+    return error.kind;
+  }
+  ADD_FAILURE() << "submit did not refuse";
+  return Kind::kBadRequest;
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  Engine& start(EngineLimits limits = {.context = 500, .max_queued = 256, .prefill_rows = 64}) {
+    engine_ = std::make_unique<Engine>(model_.runner(), tokenizer(), limits);
+    return *engine_;
+  }
+
+  /// From now on every forward call waits for a go().
+  void hold_forward() {
+    model_.on_forward = [this](const Batch&) {
+      entered_.release();
+      go_.acquire();
+    };
+  }
+  void wait_entered() { entered_.acquire(); }
+  void go(int calls = 1) { go_.release(calls); }
+  /// Lets everything still held, and all that follows, pass.
+  void go_forever() { go_.release(1 << 20); }
+
+  FakeModel model_;
+  std::counting_semaphore<(1 << 21)> entered_{0};
+  std::counting_semaphore<(1 << 21)> go_{0};
+  std::unique_ptr<Engine> engine_;  // destroyed first
+};
+
+TEST_F(EngineTest, ServesAReply) {
+  model_.reply = ids_of("Once upon a time");
+  const std::size_t tokens = model_.reply.size();
+  model_.reply.push_back(kEnd);
+  Engine& engine = start();
+  const Reply reply = read_all(*engine.submit(request(5, 40)));
+  EXPECT_EQ(reply.content, "Once upon a time");
+  EXPECT_EQ(reply.tokens, model_.reply);
+  EXPECT_EQ(reply.result.reason, FinishReason::kStop);
+  EXPECT_EQ(reply.result.stop_id, kEnd);
+  EXPECT_FALSE(reply.result.stop_string);
+  EXPECT_EQ(reply.result.prompt_tokens, 5);
+  EXPECT_EQ(reply.result.completion_tokens, static_cast<int64_t>(tokens) + 1);
+  EXPECT_EQ(reply.result.reasoning_tokens, 0);
+  EXPECT_EQ(reply.result.error, "");
+  // Each drawn token is the next position, and each but the last was forwarded.
+  ASSERT_EQ(model_.positions.size(), tokens + 1);
+  for (std::size_t i = 0; i <= tokens; ++i) EXPECT_EQ(model_.positions[i], 5 + static_cast<int64_t>(i));
+  EXPECT_EQ(model_.sequence.size(), 5 + tokens);
+}
+
+TEST_F(EngineTest, SplitsReasoning) {
+  model_.reply = ids_of("think</think>answer");
+  model_.reply.push_back(kEnd);
+  GenerationRequest r = request(3, 40);
+  r.reply.start = text::ReplyChannel::kReasoning;
+  const Reply reply = read_all(*start().submit(r));
+  EXPECT_EQ(reply.reasoning, "think");
+  EXPECT_EQ(reply.content, "answer");
+  EXPECT_EQ(reply.result.reasoning_tokens, static_cast<int64_t>(ids_of("think").size()));
+}
+
+TEST_F(EngineTest, CutsThePromptOnAGridFromPositionZero) {
+  model_.reply = {70, kEnd};
+  Engine& engine = start();
+  using Call = FakeModel::Call;
+  const auto p = SegmentKind::kPrompt;
+  const auto w = SegmentKind::kWindow;
+
+  read_all(*engine.submit(request(150)));
+  EXPECT_EQ(model_.calls,
+            (std::vector<Call>{{p, 0, 64, false}, {p, 64, 64, false}, {p, 128, 22, true}, {w, 150, 1, true}}));
+  EXPECT_EQ(model_.prompts.back(), std::vector<int32_t>(150, 65));
+  read_all(*engine.submit(request(128)));
+  EXPECT_EQ(model_.calls, (std::vector<Call>{{p, 0, 64, false}, {p, 64, 64, true}, {w, 128, 1, true}}));
+  read_all(*engine.submit(request(1)));
+  EXPECT_EQ(model_.calls, (std::vector<Call>{{p, 0, 1, true}, {w, 1, 1, true}}));
+}
+
+TEST_F(EngineTest, StopsAtItsLimits) {
+  Engine& engine = start({.context = 20, .max_queued = 256, .prefill_rows = 64});
+  Reply reply = read_all(*engine.submit(request(4, 3)));
+  EXPECT_EQ(reply.result.reason, FinishReason::kLength);
+  EXPECT_EQ(reply.result.completion_tokens, 3);
+  EXPECT_EQ(reply.content, "aaa");
+  EXPECT_FALSE(reply.result.stop_id);
+  EXPECT_EQ(model_.sequence.size(), 6U);  // the last token is never forwarded
+
+  reply = read_all(*engine.submit(request(4, 16)));
+  EXPECT_EQ(reply.result.reason, FinishReason::kLength);
+  EXPECT_EQ(reply.result.completion_tokens, 16);
+
+  // An end id as the last allowed token is a stop, not a length.
+  model_.reply = {64, 64, kEnd};
+  reply = read_all(*engine.submit(request(4, 3)));
+  EXPECT_EQ(reply.result.reason, FinishReason::kStop);
+  EXPECT_EQ(reply.content, "aa");
+}
+
+TEST_F(EngineTest, StopIds) {
+  model_.reply = {64, kStopId, 65};
+  Engine& engine = start();
+  GenerationRequest r = request();
+  r.stop_token_ids = {kStopId};
+  Reply reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.result.reason, FinishReason::kStop);
+  EXPECT_EQ(reply.result.stop_id, kStopId);
+  EXPECT_EQ(reply.result.completion_tokens, 2);
+  EXPECT_EQ(reply.content, "a");
+
+  r.reply.include_stop = true;
+  reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.result.stop_id, kStopId);
+  EXPECT_EQ(reply.content, "a a");
+
+  r.end_ids = {kEnd, kStopId};  // the end id comes first: its text is never output
+  reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.result.stop_id, kStopId);
+  EXPECT_EQ(reply.content, "a");
+}
+
+TEST_F(EngineTest, EndIdsAreOrdinaryWhenIgnored) {
+  model_.reply = {64, kEnd, 65};
+  GenerationRequest r = request(3, 4);
+  r.end_ids.clear();
+  const Reply reply = read_all(*start().submit(r));
+  EXPECT_EQ(reply.result.reason, FinishReason::kLength);
+  EXPECT_EQ(reply.tokens, (std::vector<int32_t>{64, kEnd, 65, 64}));
+  EXPECT_EQ(reply.content, "aba");  // special tokens have no text
+}
+
+TEST_F(EngineTest, StopStringsCutTheText) {
+  model_.reply = ids_of("one two three four");
+  Engine& engine = start();
+  GenerationRequest r = request(3, 40);
+  r.reply.stop = {"o thr"};
+  Reply reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.content, "one tw");
+  EXPECT_EQ(reply.result.reason, FinishReason::kStop);
+  EXPECT_EQ(reply.result.stop_string, "o thr");
+  EXPECT_FALSE(reply.result.stop_id);
+  EXPECT_EQ(reply.result.completion_tokens, static_cast<int64_t>(reply.tokens.size()));
+  EXPECT_LT(reply.tokens.size(), model_.reply.size());
+
+  r.reply.include_stop = true;
+  reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.content, "one two thr");
+
+  // The beginning of a stop string that never comes is released at the end.
+  r.reply.stop = {"four score"};
+  r.max_tokens = static_cast<int64_t>(model_.reply.size());
+  reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.content, "one two three four");
+  EXPECT_EQ(reply.result.reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, AStopStringWinsOverTheTokenLimit) {
+  model_.reply = {64, 65};
+  GenerationRequest r = request(3, 2);
+  r.reply.stop = {"b"};
+  const Reply reply = read_all(*start().submit(r));
+  EXPECT_EQ(reply.result.reason, FinishReason::kStop);
+  EXPECT_EQ(reply.result.stop_string, "b");
+}
+
+TEST_F(EngineTest, MinTokensBansEndAndStopIds) {
+  model_.reply = {kEnd, kStopId, kEnd, kEnd};
+  GenerationRequest r = request();
+  r.min_tokens = 3;
+  r.stop_token_ids = {kStopId, 1 << 20};  // an id that no logits row has cannot be banned nor drawn
+  const Reply reply = read_all(*start().submit(r));
+  EXPECT_EQ(reply.tokens, (std::vector<int32_t>{64, 64, 64, kEnd}));
+  EXPECT_EQ(reply.result.completion_tokens, 4);
+  EXPECT_EQ(reply.result.stop_id, kEnd);
+}
+
+TEST_F(EngineTest, PaddingIdsAreNeverDrawn) {
+  model_.capacity.vocab = 4100;
+  model_.reply = {4096, 4099, kEnd};
+  const Reply reply = read_all(*start().submit(request()));
+  EXPECT_EQ(reply.tokens, (std::vector<int32_t>{64, 64, kEnd}));
+}
+
+TEST_F(EngineTest, HandsOverTheSamplingParameters) {
+  SamplingParams seen;
+  model_.on_sample = [&](const SampleRow& row) { seen = *row.params; };
+  model_.reply = {kEnd};
+  GenerationRequest r = request();
+  r.sampling.temperature = 0.25F;
+  r.sampling.seed = 77;
+  r.sampling.choice = 3;
+  read_all(*start().submit(r));
+  EXPECT_EQ(seen.temperature, 0.25F);
+  EXPECT_EQ(seen.seed, 77U);
+  EXPECT_EQ(seen.choice, 3U);
+}
+
+TEST_F(EngineTest, RefusesBadRequests) {
+  Engine& engine = start({.context = 20, .max_queued = 256, .prefill_rows = 64});
+  const auto bad = [&](auto&& change) {
+    GenerationRequest r = request();
+    change(r);
+    EXPECT_EQ(refusal(engine, r), Kind::kBadRequest);
+  };
+  bad([](GenerationRequest& r) { r.prompt.clear(); });
+  bad([](GenerationRequest& r) { r.prompt[1] = -1; });
+  bad([](GenerationRequest& r) { r.prompt[1] = 4096; });
+  bad([](GenerationRequest& r) { r.max_tokens = 0; });
+  bad([](GenerationRequest& r) { r.max_tokens = 18; });
+  bad([](GenerationRequest& r) { r.max_tokens = std::numeric_limits<int64_t>::max(); });
+  bad([](GenerationRequest& r) { r.sampling.temperature = std::numeric_limits<float>::quiet_NaN(); });
+  bad([](GenerationRequest& r) { r.sampling.temperature = -1; });
+  bad([](GenerationRequest& r) { r.sampling.top_p = 0; });
+  bad([](GenerationRequest& r) { r.sampling.min_p = 1.5F; });
+  bad([](GenerationRequest& r) { r.sampling.top_k = -1; });
+  bad([](GenerationRequest& r) { r.reply.stop = {"x", ""}; });
+  EXPECT_TRUE(engine.status().ready);
+}
+
+TEST_F(EngineTest, RefusesLimitsThatTheModelCannotHold) {
+  EXPECT_THROW(start({.context = 16 * 64 + 1, .max_queued = 0, .prefill_rows = 64}), std::invalid_argument);
+  EXPECT_THROW(start({.context = 100, .max_queued = 0, .prefill_rows = 65}), std::invalid_argument);
+  EXPECT_THROW(start({.context = 100, .max_queued = 0, .prefill_rows = 0}), std::invalid_argument);
+  EXPECT_NO_THROW(start({.context = 16 * 64, .max_queued = 0, .prefill_rows = 64}));
+}
+
+TEST_F(EngineTest, ServesInOrder) {
+  hold_forward();
+  model_.reply = {kEnd};
+  Engine& engine = start();
+  std::vector<std::shared_ptr<Generation>> generations;
+  for (int i = 0; i < 4; ++i) generations.push_back(engine.submit(request(1 + i)));
+  wait_entered();
+  EXPECT_EQ(engine.status().running, 1);
+  EXPECT_EQ(engine.status().waiting, 3);
+  go_forever();
+  for (auto& generation : generations) read_all(*generation);
+  ASSERT_EQ(model_.prompts.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(model_.prompts[i].size(), i + 1);
+  EXPECT_EQ(engine.status().running, 0);
+  EXPECT_EQ(engine.status().waiting, 0);
+}
+
+TEST_F(EngineTest, QueueOfNoneRefusesWhileBusy) {
+  hold_forward();
+  Engine& engine = start({.context = 500, .max_queued = 0, .prefill_rows = 64});
+  auto first = engine.submit(request());
+  EXPECT_EQ(refusal(engine, request()), Kind::kQueueFull);
+  wait_entered();
+  EXPECT_EQ(refusal(engine, request()), Kind::kQueueFull);
+  go_forever();
+  read_all(*first);
+  // Whoever saw the result finds the engine free.
+  read_all(*engine.submit(request()));
+}
+
+TEST_F(EngineTest, QueueHoldsAsManyAsAllowed) {
+  hold_forward();
+  Engine& engine = start({.context = 500, .max_queued = 2, .prefill_rows = 64});
+  std::vector<std::shared_ptr<Generation>> generations;
+  for (int i = 0; i < 3; ++i) generations.push_back(engine.submit(request()));
+  EXPECT_EQ(refusal(engine, request()), Kind::kQueueFull);
+  generations[1]->cancel();  // makes room at once
+  generations.push_back(engine.submit(request()));
+  EXPECT_EQ(refusal(engine, request()), Kind::kQueueFull);
+  go_forever();
+  for (auto& generation : generations) read_all(*generation);
+}
+
+TEST_F(EngineTest, QueueWithoutLimit) {
+  hold_forward();
+  model_.reply = {kEnd};
+  Engine& engine = start({.context = 500, .max_queued = -1, .prefill_rows = 64});
+  std::vector<std::shared_ptr<Generation>> generations;
+  for (int i = 0; i < 1000; ++i) generations.push_back(engine.submit(request()));
+  go_forever();
+  for (auto& generation : generations) EXPECT_EQ(read_all(*generation).result.reason, FinishReason::kStop);
+}
+
+TEST_F(EngineTest, CancelWhileWaiting) {
+  hold_forward();
+  Engine& engine = start();
+  auto running = engine.submit(request(3, 20));
+  auto waiting = engine.submit(request());
+  wait_entered();
+  waiting->cancel();
+  go();  // one step of the other request is enough
+  const Reply reply = read_all(*waiting);
+  EXPECT_EQ(reply.result.reason, FinishReason::kCancelled);
+  EXPECT_EQ(reply.result.prompt_tokens, 3);
+  EXPECT_EQ(reply.result.completion_tokens, 0);
+  wait_entered();
+  EXPECT_EQ(engine.status().running, 1);
+  EXPECT_EQ(engine.status().waiting, 0);
+  go_forever();
+  EXPECT_EQ(read_all(*running).result.reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, CancelBetweenPromptChunks) {
+  hold_forward();
+  Engine& engine = start();
+  auto generation = engine.submit(request(300));
+  wait_entered();
+  go();
+  wait_entered();  // in the second chunk
+  EXPECT_EQ(engine.status().pages_used, 1);
+  generation->cancel();
+  generation->cancel();
+  go();
+  const Reply reply = read_all(*generation);
+  EXPECT_EQ(reply.result.reason, FinishReason::kCancelled);
+  EXPECT_EQ(reply.result.completion_tokens, 0);
+  EXPECT_EQ(model_.calls.size(), 2U);
+  EXPECT_EQ(engine.status().pages_used, 0);
+}
+
+TEST_F(EngineTest, CancelWhileDecoding) {
+  hold_forward();
+  Engine& engine = start();
+  auto generation = engine.submit(request(3, 400));
+  for (int call = 0; call < 3; ++call) {
+    wait_entered();
+    if (call == 2) generation->cancel();
+    go();
+  }
+  const Reply reply = read_all(*generation);
+  EXPECT_EQ(reply.result.reason, FinishReason::kCancelled);
+  EXPECT_EQ(reply.content, "aaa");
+  EXPECT_EQ(reply.result.completion_tokens, 3);
+  EXPECT_EQ(engine.status().pages_used, 0);
+  go_forever();
+  EXPECT_EQ(read_all(*engine.submit(request())).result.reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, CancelReleasesHeldText) {
+  hold_forward();
+  Engine& engine = start();
+  GenerationRequest r = request(3, 400);
+  r.reply.stop = {"aaaaaa"};
+  auto generation = engine.submit(r);
+  wait_entered();
+  go();
+  wait_entered();
+  generation->cancel();
+  go();
+  EXPECT_EQ(read_all(*generation).content, "aa");
+}
+
+TEST_F(EngineTest, DrainLetsEverythingFinish) {
+  hold_forward();
+  Engine& engine = start();
+  auto running = engine.submit(request());
+  auto waiting = engine.submit(request());
+  wait_entered();
+  std::thread drainer([&] { engine.drain(milliseconds::max()); });
+  while (engine.status().ready) std::this_thread::yield();
+  EXPECT_EQ(refusal(engine, request()), Kind::kStopping);
+  go_forever();
+  drainer.join();
+  EXPECT_EQ(engine.status().running + engine.status().waiting, 0);
+  EXPECT_EQ(running->next(milliseconds(0)).value().deltas.empty(), false);
+  EXPECT_EQ(read_all(*running).result.reason, FinishReason::kLength);
+  EXPECT_EQ(read_all(*waiting).result.reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, DrainCancelsWhatTakesTooLong) {
+  hold_forward();
+  Engine& engine = start();
+  auto running = engine.submit(request(3, 400));
+  auto waiting = engine.submit(request());
+  wait_entered();
+  std::thread drainer([&] { engine.drain(milliseconds(1)); });
+  EXPECT_EQ(read_all(*waiting).result.reason, FinishReason::kCancelled);  // needs no step of the other
+  while (!running->cancelled()) std::this_thread::yield();
+  go();
+  drainer.join();
+  const Reply reply = read_all(*running);
+  EXPECT_EQ(reply.result.reason, FinishReason::kCancelled);
+  EXPECT_EQ(reply.content, "a");
+}
+
+TEST_F(EngineTest, DestructionCancels) {
+  hold_forward();
+  auto running = start().submit(request(3, 400));
+  auto waiting = engine_->submit(request());
+  wait_entered();
+  std::thread destroyer([&] { engine_.reset(); });
+  while (!running->cancelled()) std::this_thread::yield();
+  go();
+  destroyer.join();
+  EXPECT_EQ(read_all(*running).result.reason, FinishReason::kCancelled);
+  EXPECT_EQ(read_all(*waiting).result.reason, FinishReason::kCancelled);
+}
+
+TEST_F(EngineTest, AFailedModelFailsEverything) {
+  model_.on_forward = [this](const Batch& batch) {
+    entered_.release();
+    go_.acquire();
+    if (batch.segments[0].first_position == 4) throw std::runtime_error("device lost");
+  };
+  Engine& engine = start();
+  auto running = engine.submit(request());
+  auto waiting = engine.submit(request());
+  wait_entered();
+  go_forever();
+  const Reply reply = read_all(*running);
+  EXPECT_EQ(reply.result.reason, FinishReason::kFailed);
+  EXPECT_EQ(reply.result.error, "device lost");
+  EXPECT_EQ(reply.content, "aa");
+  EXPECT_EQ(refusal(engine, request()), Kind::kEngineFailed);
+  EXPECT_EQ(read_all(*waiting).result.reason, FinishReason::kFailed);
+  EXPECT_TRUE(engine.status().failed);
+  EXPECT_FALSE(engine.status().ready);
+  EXPECT_EQ(engine.status().pages_used, 0);
+  engine.drain(kLong);
+}
+
+TEST_F(EngineTest, ARowWithoutTokensFailsOnlyItsRequest) {
+  bool fail = true;
+  model_.on_sample = [&](const SampleRow&) {
+    if (fail) throw SamplingError("no token is allowed");
+  };
+  Engine& engine = start();
+  const Reply reply = read_all(*engine.submit(request()));
+  EXPECT_EQ(reply.result.reason, FinishReason::kFailed);
+  EXPECT_EQ(reply.result.error, "no token is allowed");
+  fail = false;
+  EXPECT_EQ(read_all(*engine.submit(request())).result.reason, FinishReason::kLength);
+  EXPECT_TRUE(engine.status().ready);
+}
+
+TEST_F(EngineTest, ASlowReaderGetsMergedDeltas) {
+  model_.reply = ids_of("thinking</think>done");
+  model_.reply.push_back(kEnd);
+  Engine& engine = start();
+  GenerationRequest r = request(3, 50);
+  r.reply.start = text::ReplyChannel::kReasoning;
+  auto generation = engine.submit(r);
+  engine.drain(kLong);
+  std::optional<GenerationEvent> event = generation->next(milliseconds(0));
+  ASSERT_TRUE(event);
+  ASSERT_EQ(event->deltas.size(), 2U);
+  EXPECT_EQ(event->deltas[0].text, "thinking");
+  EXPECT_EQ(event->deltas[1].text, "done");
+  EXPECT_EQ(event->tokens, model_.reply);
+  EXPECT_FALSE(event->result);
+  event = generation->next(milliseconds(0));
+  ASSERT_TRUE(event && event->result);
+  EXPECT_TRUE(event->deltas.empty());
+  EXPECT_FALSE(generation->next(milliseconds(0)));
+}
+
+TEST_F(EngineTest, ReadersTimeOut) {
+  hold_forward();
+  auto generation = start().submit(request());
+  EXPECT_FALSE(generation->next(milliseconds(0)));
+  EXPECT_FALSE(generation->next(milliseconds(5)));
+  go_forever();
+  read_all(*generation);
+}
+
+TEST_F(EngineTest, PagesGrowWithTheSequenceAndComeBack) {
+  hold_forward();
+  Engine& engine = start();
+  EXPECT_EQ(engine.status().pages_total, 16);
+  auto generation = engine.submit(request(127, 10));
+  wait_entered();
+  go();
+  wait_entered();
+  EXPECT_EQ(engine.status().pages_used, 1);
+  go();
+  wait_entered();  // position 127: the last of the second page
+  EXPECT_EQ(engine.status().pages_used, 2);
+  go();
+  wait_entered();  // position 128
+  go();
+  wait_entered();
+  EXPECT_EQ(engine.status().pages_used, 3);
+  go_forever();
+  read_all(*generation);
+  EXPECT_EQ(engine.status().pages_used, 0);
+  // A request as long as the context fits afterwards: nothing leaked.
+  EXPECT_EQ(read_all(*engine.submit(request(490, 10))).result.completion_tokens, 10);
+  EXPECT_EQ(engine.status().pages_used, 0);
+}
+
+TEST_F(EngineTest, ManyClientsAtOnce) {
+  Engine& engine = start({.context = 500, .max_queued = 4, .prefill_rows = 64});
+  std::atomic<int> ended{0};
+  std::atomic<int> refused{0};
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 6; ++client) {
+    clients.emplace_back([&, client] {
+      for (int i = 0; i < 40; ++i) {
+        try {
+          auto generation = engine.submit(request(1 + (client * 40 + i) % 130, 1 + i % 7));
+          if ((client + i) % 3 == 0) generation->cancel();
+          const Reply reply = read_all(*generation);
+          EXPECT_EQ(static_cast<int64_t>(reply.tokens.size()), reply.result.completion_tokens);
+          ++ended;
+        } catch (const SubmitError& error) {
+          EXPECT_EQ(error.kind, Kind::kQueueFull);
+          ++refused;
+        }
+        static_cast<void>(engine.status());
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(ended + refused, 240);
+  EXPECT_GE(ended, 40);
+  engine.drain(kLong);
+  EXPECT_EQ(engine.status().pages_used, 0);
+}
+
+}  // namespace
+}  // namespace glm53::engine
