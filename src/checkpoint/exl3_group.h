@@ -2,7 +2,9 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
@@ -10,11 +12,13 @@
 
 namespace glm53 {
 
-/// Every name ending in ".trellis" → its validated matrix, by module prefix. Problems of single groups are appended to
-/// `problems` (one line each, naming the tensor), so that one start reports all of them. A rank-sliced layout
-/// (".rank0.") throws at once. `default_order` comes from the configuration and holds for groups without a marker.
+/// Every name ending in ".trellis" → its matrix, by module prefix. Problems of single groups are appended to `problems`
+/// (one line each, naming the tensor), so that one start reports all of them; such a group is in the result only for
+/// its name and must not be used. A rank-sliced layout (".rank0.") throws Error at once. `config_order` is the tile
+/// order that the configuration states, if any: it holds for groups without a marker of their own (standard order when
+/// neither says anything), and a marker that contradicts it is a problem.
 std::map<std::string, Exl3Matrix, std::less<>> collect_exl3_groups(const Checkpoint& checkpoint,
-                                                                   Exl3TileOrder default_order,
+                                                                   std::optional<Exl3TileOrder> config_order,
                                                                    std::vector<std::string>& problems);
 
 /// True for a tensor that belongs to some EXL3 group (trellis, suh, svh, su, sv, mcg, mul1, tile_order, bias, scale).

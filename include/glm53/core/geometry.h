@@ -84,8 +84,8 @@ struct Geometry {
 
   // ---- files
   std::optional<VisionGeometry> vision;
-  Exl3TileOrder exl3_order = Exl3TileOrder::kStandard;  ///< of EXL3 tensors without a marker of their own
-  std::string quantization_summary;                     ///< for the log: "exl3 4 bpw mcg", or empty
+  std::optional<Exl3TileOrder> exl3_order;  ///< of EXL3 tensors, where config.json names one
+  std::string quantization_summary;         ///< for the log: "exl3 4 bpw mcg", or empty
 
   int pools_per_query() const { return index_topk / index_kpool; }
   /// Widest selection of one query: all pools by score plus an incomplete tail pool.
