@@ -169,7 +169,7 @@ class Builder : public nlohmann::json_sax<Reader> {
 
   bool start_object(std::size_t) override { return open(PromptJson::Object()); }
   bool key(std::string& value) override {
-    std::get<PromptJson::Object>(open_.back()).emplace_back(std::move(value), PromptJson());
+    std::get<PromptJson::Object>(open_.back()).emplace_back().first = std::move(value);
     return true;
   }
   bool end_object() override {
@@ -218,6 +218,12 @@ class Builder : public nlohmann::json_sax<Reader> {
 };
 
 }  // namespace
+
+PromptJson::PromptJson(const PromptJson&) = default;
+PromptJson::PromptJson(PromptJson&&) noexcept = default;
+PromptJson& PromptJson::operator=(const PromptJson&) = default;
+PromptJson& PromptJson::operator=(PromptJson&&) noexcept = default;
+PromptJson::~PromptJson() = default;
 
 PromptJson PromptJson::boolean(bool value) {
   PromptJson json;

@@ -20,6 +20,13 @@ class PromptJson {
       std::vector<std::pair<std::string, PromptJson>>;  ///< client order; a repeated key keeps its first place
 
   PromptJson() = default;
+  // Out of line: GCC 12 takes an inlined move of the variant for a read of uninitialised memory.
+  PromptJson(const PromptJson&);
+  PromptJson(PromptJson&&) noexcept;
+  PromptJson& operator=(const PromptJson&);
+  PromptJson& operator=(PromptJson&&) noexcept;
+  ~PromptJson();
+
   static PromptJson boolean(bool value);
   /// `literal` is a valid JSON number whose value a double can hold, or an integer of any length.
   static PromptJson number(std::string literal);
