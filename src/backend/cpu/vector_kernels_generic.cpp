@@ -2,9 +2,11 @@
 #define GLM53_VECTOR_BYTES 16
 #if defined(__aarch64__)
 #define GLM53_VECTOR_REGISTERS 32
+#define GLM53_TILE_ROWS 6
 #define GLM53_KERNELS_NAME "neon"
 #else
 #define GLM53_VECTOR_REGISTERS 16
+#define GLM53_TILE_ROWS 2
 #define GLM53_KERNELS_NAME "generic"
 #endif
 #define GLM53_KERNELS kGenericKernels
