@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoint/json_file.h"
 #include "glm53/core/error.h"
 
 namespace glm53 {
@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxFileBytes = 1024 * 1024;
+constexpr int kMaxDepth = 32;
 
 [[noreturn]] void fail(const std::string& file, const std::string& message) { throw Error(file + ": " + message); }
 
@@ -44,14 +45,7 @@ float number(const Json& value, const std::string& file, const char* key, bool z
 
 GenerationConfig generation_config_from_json(std::string_view json, const std::string& file, int vocab,
                                              GenerationConfig fallback) {
-  Json root;
-  try {
-    root = Json::parse(json);
-  } catch (const Json::exception&) {
-    fail(file, "not valid JSON");
-  }
-  if (!root.is_object()) fail(file, "expected a JSON object");
-
+  const Json root = parse_json_object(json, file, kMaxDepth);
   GenerationConfig config = std::move(fallback);
   if (const Json* eos = present(root, "eos_token_id")) {
     config.eos_ids.clear();
@@ -78,14 +72,7 @@ GenerationConfig load_generation_config(const std::string& directory, int vocab,
   fallback.eos_ids = eos_ids;
   const std::filesystem::path path = std::filesystem::path(directory) / "generation_config.json";
   if (!std::filesystem::exists(path)) return fallback;
-  if (std::filesystem::is_directory(path)) fail(path.string(), "is a directory");
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) fail(path.string(), "cannot be opened");
-  std::string text(kMaxFileBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad()) fail(path.string(), "cannot be read");
-  text.resize(static_cast<size_t>(stream.gcount()));
-  if (text.size() > kMaxFileBytes) fail(path.string(), "larger than 1 MiB");
+  const std::string text = read_text_file(path.string(), kMaxFileBytes);
   return generation_config_from_json(text, path.string(), vocab, std::move(fallback));
 }
 

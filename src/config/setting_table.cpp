@@ -88,7 +88,7 @@ std::vector<SettingKey> make_table() {
   add(choice("cpu", "mode", field<&S::cpu, &CpuSettings::mode>, {"fp32", "bf16"}, "arithmetic of the CPU backend"));
   add(integer("cpu", "threads", field<&S::cpu, &CpuSettings::threads>, 0, 1024, "CPU threads; 0 = all cores"));
 
-  add(integer("", "context", top_field<&S::context>, 1, kMaxContext, "tokens of prompt and reply together"));
+  add(integer("", "context", top_field<&S::context>, 2, kMaxContext, "tokens of prompt and reply together"));
   add(choice("kv", "dtype", field<&S::kv, &KvSettings::dtype>, {"bf16", "fp8"}, "storage of the latent cache"));
   add(choice("dense", "format", field<&S::dense, &DenseSettings::format>, {"bf16", "fp8", "q4"},
              "storage of dense weights"));

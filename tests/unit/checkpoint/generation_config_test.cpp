@@ -68,7 +68,8 @@ TEST(GenerationConfig, RefusesWithOneLine) {
                            R"({"temperature": true})",
                            R"({"top_p": 0})",
                            R"({"top_p": 1.01})",
-                           R"({"top_p": []})"}) {
+                           R"({"top_p": []})",
+                           R"({"top_p": 0.5, "top_p": 0.6})"}) {
     SCOPED_TRACE(json);
     try {
       parse(json);

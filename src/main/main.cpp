@@ -1,0 +1,126 @@
+// glm53-serve: the start, in order. Each step either succeeds or ends the process with one line on stderr.
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <new>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "backend/cpu/cpu_backend.h"
+#include "comm/local_communicator.h"
+#include "config/command_line.h"
+#include "config/effective_settings.h"
+#include "config/environment.h"
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "glm53/core/error.h"
+#include "main/logging.h"
+#include "main/shutdown_signals.h"
+#include "main/startup.h"
+#include "model/checkpoint_inventory.h"
+#include "model/glm53_model.h"
+#include "model/weights.h"
+#include "server/server.h"
+
+namespace glm53 {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Action = config::CommandLine::Action;
+
+/// Serves until a signal comes or the engine fails; returns the exit code.
+int serve(const Settings& settings, const ModelFiles& files, std::unique_ptr<Glm53Model> model,
+          ShutdownSignals& signals, Clock::time_point process_start) {
+  const engine::EngineLimits limits{settings.context, settings.scheduler.max_queued, settings.scheduler.prefill_rows};
+  engine::Engine engine(engine::make_model_runner(std::move(model)), files.tokenizer, limits);
+
+  server::GenerationDefaults defaults;
+  defaults.temperature = files.generation.temperature;
+  defaults.top_p = files.generation.top_p;
+  defaults.eos_ids.assign(files.generation.eos_ids.begin(), files.generation.eos_ids.end());
+  defaults.vocab = files.geometry.vocab;
+  server::Server server(engine, files.tokenizer, settings, defaults, GLM53_VERSION);
+  server.start();
+  signals.serve();
+  spdlog::info("ready after {:.2f} s: {} on http://{}:{}",
+               std::chrono::duration<double>(Clock::now() - process_start).count(), settings.model.served_name,
+               settings.server.host, server.port());
+
+  bool failed = false;
+  while (!failed && !signals.wait(std::chrono::seconds(1))) failed = engine.status().failed;
+  // A failed engine cannot finish anything; a supervisor starts the process anew.
+  server.stop(std::chrono::seconds(failed ? 0 : settings.ops.drain_s));
+  if (failed) spdlog::error("the engine failed: exit");
+  return failed ? 1 : 0;
+}
+
+int run(int argc, char** argv) {
+  const Clock::time_point process_start = Clock::now();
+  const config::CommandLine command = config::parse_command_line(argc, argv);
+  if (command.action == Action::kHelp || command.action == Action::kVersion) {
+    fmt::print("{}", command.action == Action::kHelp ? config::help_text() : "glm53-serve " GLM53_VERSION "\n");
+    return 0;
+  }
+  const config::EffectiveSettings effective = config::load_settings(command, config::read_environment());
+  if (command.action == Action::kPrintConfig) {
+    fmt::print("{}", config::to_yaml(effective));
+    return 0;
+  }
+  const Settings& settings = effective.values;
+  check_supported(settings);
+  config::check_consistency(settings);
+
+  start_logging(settings);
+  ShutdownSignals signals;
+
+  const ModelFiles files = open_model_files(settings);
+  const Geometry& geometry = files.geometry;
+  const CheckpointInventory inventory(files.checkpoint, geometry);
+  spdlog::info("{}: {} layers, hidden {}, {} experts, vocabulary {}; {:.1f} MiB in {} files {}", settings.model.path,
+               geometry.layers, geometry.hidden, geometry.experts, geometry.vocab,
+               static_cast<double>(files.checkpoint.total_bytes()) / (1024.0 * 1024.0), files.checkpoint.file_count(),
+               geometry.quantization_summary);
+
+  std::unique_ptr<Backend> backend = make_cpu_backend(geometry, {settings.cpu.threads, settings.cluster.tp});
+  const int64_t available = available_memory();
+  require_fit(settings, *backend, least_weight_bytes(geometry), available);
+  ModelWeights weights = load_weights(inventory, geometry, {settings.cluster.rank, settings.cluster.tp}, *backend,
+                                      LoadProgress(geometry.layers));
+  const CachePlan caches = plan_caches(settings, settings.context);
+  const MemoryPlan memory = backend->plan_memory(caches);
+  require_fit(settings, *backend, memory.weights, available);
+  if (command.action == Action::kCheck) {
+    fmt::print("{}", memory_table(memory, caches, available));
+    return 0;
+  }
+
+  spdlog::info("memory: {} MiB planned, {} MiB available; context {}", memory.total() >> 20, available >> 20,
+               settings.context);
+  if (settings.scheduler.max_streams > 1) {
+    spdlog::warn("scheduler.max_streams: {} asked for; this version runs one request at a time, the others queue",
+                 settings.scheduler.max_streams);
+  }
+  auto model = std::make_unique<Glm53Model>(geometry, std::move(backend), std::make_unique<LocalCommunicator>(),
+                                            std::move(weights), caches);
+  return serve(settings, files, std::move(model), signals, process_start);
+}
+
+}  // namespace
+}  // namespace glm53
+
+int main(int argc, char** argv) {
+  try {
+    return glm53::run(argc, argv);
+  } catch (const glm53::Error& e) {
+    fmt::print(stderr, "glm53-serve: error: {}\n", e.what());
+    return e.exit_code();
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "glm53-serve: error: out of memory\n");
+    return glm53::kExitDoesNotFit;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "glm53-serve: error: {}\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,155 @@
+#include "main/startup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "checkpoint/config_json.h"
+#include "engine/page_pool.h"
+#include "glm53/core/error.h"
+#include "glm53/core/limits.h"
+#include "model/tensor_table.h"
+
+namespace glm53 {
+
+namespace {
+
+constexpr double kMiB = 1024.0 * 1024.0;
+
+/// Added tokens that the chat format is written with (spec 40 §1.2, §2). Without one of them a prompt would be encoded
+/// as plain text and the model would answer nonsense.
+constexpr const char* kRequiredTokens[] = {"[gMASK]",       "<sop>",           "<|system|>",      "<|user|>",
+                                           "<|assistant|>", "<|observation|>", "<think>",         "</think>",
+                                           "<tool_call>",   "</tool_call>",    "<tool_response>", "</tool_response>",
+                                           "<arg_key>",     "</arg_key>",      "<arg_value>",     "</arg_value>"};
+
+[[noreturn]] void refuse(const char* key, const std::string& value, const char* supported) {
+  throw Error(fmt::format("{}: {} is not supported by this build; supported: {}", key, value, supported));
+}
+
+MemoryPlan plan_with_weights(const Backend& backend, const CachePlan& caches, int64_t weights) {
+  MemoryPlan plan = backend.plan_memory(caches);
+  plan.weights = weights;
+  return plan;
+}
+
+/// The largest multiple of a page, at most settings.context, whose plan fits; 0 when none does.
+int64_t largest_context(const Settings& settings, const Backend& backend, int64_t weights, int64_t available) {
+  int64_t fits = 0;
+  int64_t pages_too_many = engine::pages_for(settings.context) + 1;
+  while (fits + 1 < pages_too_many) {
+    const int64_t pages = fits + (pages_too_many - fits) / 2;
+    const CachePlan caches = plan_caches(settings, pages * kPageTokens);
+    const bool fit = plan_with_weights(backend, caches, weights).total() <= available;
+    (fit ? fits : pages_too_many) = pages;
+  }
+  return fits * kPageTokens;
+}
+
+}  // namespace
+
+void check_supported(const Settings& s) {
+  if (s.backend == "cuda") refuse("backend", s.backend, "cpu, auto");
+  if (s.cluster.tp != 1) refuse("cluster.tp", std::to_string(s.cluster.tp), "1");
+  if (s.cpu.mode != "fp32") refuse("cpu.mode", s.cpu.mode, "fp32");
+  if (s.dense.format != "bf16") refuse("dense.format", s.dense.format, "bf16");
+  if (s.kv.dtype != "bf16") refuse("kv.dtype", s.kv.dtype, "bf16");
+  if (s.draft.kind != "none") refuse("draft.kind", s.draft.kind, "none");
+  if (s.stream.smooth) refuse("stream.smooth", "true", "false");
+  if (s.defaults.reasoning_budget != 0) {
+    refuse("defaults.reasoning_budget", std::to_string(s.defaults.reasoning_budget), "0");
+  }
+}
+
+ModelFiles open_model_files(const Settings& settings) {
+  const std::string& directory = settings.model.path;
+  if (!std::filesystem::is_directory(directory)) {
+    throw Error(fmt::format("model.path: {} is not a directory", directory));
+  }
+  Geometry geometry = load_geometry(directory);
+  if (settings.context > geometry.max_positions) {
+    throw Error(fmt::format("context: {} is more than the {} positions of {} (max_position_embeddings)",
+                            settings.context, geometry.max_positions, directory));
+  }
+  const std::string tokenizer_file = (std::filesystem::path(directory) / "tokenizer.json").string();
+  text::Tokenizer tokenizer = text::Tokenizer::from_file(tokenizer_file);
+  for (const char* token : kRequiredTokens) tokenizer.require_added(token);
+  if (tokenizer.id_count() > geometry.vocab) {
+    throw Error(fmt::format("{}: token id {} is beyond the model's vocab_size {}", tokenizer_file,
+                            tokenizer.id_count() - 1, geometry.vocab));
+  }
+  GenerationConfig generation = load_generation_config(directory, geometry.vocab, geometry.eos_ids);
+  Checkpoint checkpoint = Checkpoint::open(directory);
+  return {std::move(geometry), std::move(tokenizer), std::move(generation), std::move(checkpoint)};
+}
+
+CachePlan plan_caches(const Settings& settings, int64_t context) {
+  CachePlan plan;
+  plan.sequences = 1;
+  plan.pages = engine::pages_for(context);
+  plan.max_rows = std::max(settings.scheduler.prefill_rows, kMaxWindowRows);
+  plan.max_logit_rows = kMaxWindowRows;
+  return plan;
+}
+
+void LoadProgress::operator()(int layers_done) {
+  const auto now = std::chrono::steady_clock::now();
+  if (layers_done < layers_ && now - last_ < std::chrono::seconds(1)) return;
+  last_ = now;
+  spdlog::info("loading weights: {} of {} layers ({} %), {:.1f} s", layers_done, layers_, layers_done * 100 / layers_,
+               std::chrono::duration<double>(now - start_).count());
+}
+
+int64_t least_weight_bytes(const Geometry& geometry) {
+  int64_t bytes = 0;
+  for (const TensorSpec& spec : tensor_table(geometry)) {
+    if (spec.group != TensorGroup::kTrunk) continue;
+    int64_t elements = 1;
+    for (int64_t extent : spec.shape) elements *= std::max<int64_t>(extent, 0);
+    bytes += 2 * elements;
+  }
+  return bytes;
+}
+
+int64_t available_memory() {
+  std::ifstream stream("/proc/meminfo");
+  for (std::string line; std::getline(stream, line);) {
+    long long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kib) == 1) return kib * 1024;
+  }
+  throw Error("/proc/meminfo: cannot read MemAvailable");
+}
+
+std::string memory_table(const MemoryPlan& plan, const CachePlan& caches, int64_t available) {
+  std::string out = fmt::format("{:<44}{:>12}\n", "memory plan", "MiB");
+  const auto row = [&out](const std::string& name, int64_t bytes) {
+    out += fmt::format("  {:<42}{:>12.1f}\n", name, static_cast<double>(bytes) / kMiB);
+  };
+  row("weights", plan.weights);
+  row(fmt::format("sequence state ({} slot{})", caches.sequences, caches.sequences == 1 ? "" : "s"),
+      plan.sequence_state);
+  row(fmt::format("pages ({} of {} tokens)", caches.pages, kPageTokens), plan.pages);
+  row(fmt::format("activations ({} rows)", caches.max_rows), plan.activations);
+  row("total", plan.total());
+  row("available (MemAvailable)", available);
+  return out;
+}
+
+void require_fit(const Settings& settings, const Backend& backend, int64_t weights, int64_t available) {
+  const MemoryPlan plan = plan_with_weights(backend, plan_caches(settings, settings.context), weights);
+  if (plan.total() <= available) return;
+  const int64_t context = largest_context(settings, backend, weights, available);
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / kMiB; };
+  throw Error(fmt::format("not enough memory: {:.1f} MiB needed (weights {:.1f}, sequence state {:.1f}, pages {:.1f}, "
+                          "activations {:.1f}), {:.1f} MiB available; {}",
+                          mib(plan.total()), mib(plan.weights), mib(plan.sequence_state), mib(plan.pages),
+                          mib(plan.activations), mib(available),
+                          context > 0 ? fmt::format("the largest context that fits is {}", context)
+                                      : std::string("no context fits (scheduler.prefill_rows sizes the activations)")),
+              kExitDoesNotFit);
+}
+
+}  // namespace glm53

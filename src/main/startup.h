@@ -1,0 +1,61 @@
+// The steps of a start that need more than a line: what this build can do, the files of a checkpoint, the memory plan.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "backend/backend.h"
+#include "checkpoint/generation_config.h"
+#include "checkpoint/safetensors.h"
+#include "glm53/core/geometry.h"
+#include "glm53/core/settings.h"
+#include "text/tokenizer.h"
+
+namespace glm53 {
+
+/// Refuses values that parse but that this build cannot serve, so that none is silently ignored. Throws Error naming
+/// key, value and what is supported.
+void check_supported(const Settings& settings);
+
+/// Everything of a checkpoint directory but the weights' data, validated.
+struct ModelFiles {
+  Geometry geometry;
+  text::Tokenizer tokenizer;
+  GenerationConfig generation;
+  Checkpoint checkpoint;
+};
+
+/// Throws Error: a file is missing or malformed, the tokenizer lacks a marker of the chat format or exceeds the model's
+/// vocabulary, `context` exceeds the model's positions.
+ModelFiles open_model_files(const Settings& settings);
+
+/// Slots, pages and buffers for one sequence of `context` tokens.
+CachePlan plan_caches(const Settings& settings, int64_t context);
+
+/// Logs how far loading is, about once a second and at the end.
+class LoadProgress {
+ public:
+  explicit LoadProgress(int layers) : layers_(layers) {}
+  void operator()(int layers_done);
+
+ private:
+  int layers_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_ = start_;
+};
+
+/// Bytes that the trunk's weights take at least, before any is read: two a weight.
+int64_t least_weight_bytes(const Geometry& geometry);
+
+/// MemAvailable of /proc/meminfo, bytes.
+int64_t available_memory();
+
+/// Several lines: each part of the plan, its total, and what is available, in MiB.
+std::string memory_table(const MemoryPlan& plan, const CachePlan& caches, int64_t available);
+
+/// Throws Error with kExitDoesNotFit when the plan exceeds `available` bytes: needed, available and the largest context
+/// that fits. `backend` gives the plan of other contexts; `weights` replaces its own count.
+void require_fit(const Settings& settings, const Backend& backend, int64_t weights, int64_t available);
+
+}  // namespace glm53
