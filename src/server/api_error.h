@@ -1,0 +1,30 @@
+// Refusals of the API: one exception type that carries everything the error JSON of spec 40 §5.1 shows.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "server/http_types.h"
+
+namespace glm53::server {
+
+struct ApiError : std::runtime_error {
+  ApiError(int http_status, const std::string& message, std::string field = {}, std::string short_code = {})
+      : std::runtime_error(message), status(http_status), param(std::move(field)), code(std::move(short_code)) {}
+
+  int status;
+  std::string param;      ///< request path at fault ("messages[1].content[0]"); empty: null
+  std::string code;       ///< empty: the status as a number
+  int retry_after_s = 0;  ///< > 0: Retry-After
+};
+
+/// 400 that names a field.
+ApiError bad_field(std::string field, const std::string& message);
+
+/// {"error":{"message","type","param","code"}}; `type` follows from the status.
+std::string error_json(const ApiError& error);
+
+/// The same as a reply.
+HttpResponse error_response(const ApiError& error);
+
+}  // namespace glm53::server

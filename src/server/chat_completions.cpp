@@ -1,0 +1,140 @@
+#include "server/chat_completions.h"
+
+#include <chrono>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/chat_request.h"
+#include "server/running_reply.h"
+
+namespace glm53::server {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// What every chunk and the whole reply repeat.
+struct ReplyHead {
+  std::string id;
+  std::string model;
+  std::time_t created;
+  std::string reasoning_field;  ///< api.reasoning_field
+  bool include_reasoning;
+  bool include_usage;
+
+  ordered_json object(const char* kind) const {
+    return {{"id", id}, {"object", kind}, {"created", created}, {"model", model}};
+  }
+  void put_reasoning(ordered_json& message, const std::string& text) const {
+    if (reasoning_field != "reasoning_content") message["reasoning"] = text;
+    if (reasoning_field != "reasoning") message["reasoning_content"] = text;
+  }
+};
+
+std::vector<int32_t> prompt_ids(const text::ChatPromptInput& input, const ApiContext& api) {
+  text::ChatPrompt prompt;
+  try {
+    prompt = text::render_chat_prompt(input);
+  } catch (const text::ChatPromptError& error) {
+    throw bad_field(error.param, error.what());
+  }
+  if (api.rules.settings.api.content_markers == "text") {
+    for (text::TextSegment& segment : prompt.segments) {
+      if (segment.kind == text::TextSegment::Kind::kContent) segment.kind = text::TextSegment::Kind::kPlain;
+    }
+  }
+  return api.tokenizer.encode(prompt.segments);
+}
+
+engine::GenerationRequest prepare(const ChatRequest& request, const std::string& id, const ApiContext& api) {
+  const Settings& settings = api.rules.settings;
+  engine::GenerationRequest generation =
+      make_generation(request.common, prompt_ids(request.prompt, api), settings.defaults.max_tokens, api);
+  generation.id = id;
+  if (!request.common.ignore_eos) {
+    generation.end_ids = api.rules.defaults.eos_ids;
+    // At high effort the model sometimes opens a second turn of its own instead of ending (spec 40 §3).
+    const auto assistant = api.tokenizer.added_id("<|assistant|>");
+    if (settings.guards.assistant_ends && assistant) generation.end_ids.push_back(*assistant);
+  }
+  generation.reply.split_reasoning = true;
+  generation.reply.thinking = request.prompt.thinking;
+  generation.reply.start = text::start_channel(generation.prompt, api.tokenizer);
+  return generation;
+}
+
+HttpResponse whole_reply(RunningReply& reply, const ReplyHead& head, const HttpRequest& http) {
+  std::string content;
+  std::string reasoning;
+  const engine::GenerationResult result = reply.collect(http.client_gone, [&](const text::ReplyDelta& delta) {
+    (delta.channel == text::ReplyChannel::kReasoning ? reasoning : content) += delta.text;
+  });
+
+  ordered_json message = {{"role", "assistant"}};
+  message["content"] = content.empty() && !reasoning.empty() ? ordered_json() : ordered_json(content);
+  message["refusal"] = nullptr;
+  if (head.include_reasoning && !reasoning.empty()) head.put_reasoning(message, reasoning);
+  ordered_json body = head.object("chat.completion");
+  body["choices"] = ordered_json::array({{{"index", 0},
+                                          {"message", std::move(message)},
+                                          {"logprobs", nullptr},
+                                          {"finish_reason", RunningReply::finish_reason(result)},
+                                          {"stop_reason", reply.stop_reason(result)}}});
+  body["system_fingerprint"] = nullptr;
+  body["usage"] = RunningReply::usage(result);
+  HttpResponse response;
+  response.body = dump(body);
+  return response;
+}
+
+/// Chunks in the order of spec 40 §6.3: role, reasoning and content deltas, finish, usage, [DONE].
+void stream_reply(RunningReply& reply, const ReplyHead& head, std::chrono::seconds keepalive, SseWriter& out) {
+  const auto chunk = [&](ordered_json delta, ordered_json finish_reason) {
+    ordered_json body = head.object("chat.completion.chunk");
+    body["choices"] = ordered_json::array({{{"index", 0},
+                                            {"delta", std::move(delta)},
+                                            {"logprobs", nullptr},
+                                            {"finish_reason", std::move(finish_reason)}}});
+    if (head.include_usage) body["usage"] = nullptr;
+    return body;
+  };
+
+  out.event(dump(chunk({{"role", "assistant"}, {"content", ""}}, nullptr)));
+  const engine::GenerationResult result = reply.stream(out, keepalive, [&](const text::ReplyDelta& delta) {
+    ordered_json piece = ordered_json::object();
+    if (delta.channel == text::ReplyChannel::kContent) {
+      piece["content"] = delta.text;
+    } else if (head.include_reasoning) {
+      head.put_reasoning(piece, delta.text);
+    } else {
+      return;
+    }
+    out.event(dump(chunk(std::move(piece), nullptr)));
+  });
+  ordered_json last = chunk(ordered_json::object(), RunningReply::finish_reason(result));
+  last["choices"][0]["stop_reason"] = reply.stop_reason(result);
+  out.event(dump(last));
+  if (head.include_usage) {
+    ordered_json usage = head.object("chat.completion.chunk");
+    usage["choices"] = ordered_json::array();
+    usage["usage"] = RunningReply::usage(result);
+    out.event(dump(usage));
+  }
+  out.done();
+}
+
+}  // namespace
+
+HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
+  const ChatRequest request = parse_chat_request(http.body, api.rules);
+  const Settings& settings = api.rules.settings;
+  const ReplyHead head{"chatcmpl-" + random_id(),    settings.model.served_name, std::time(nullptr),
+                       settings.api.reasoning_field, request.include_reasoning,  request.common.include_usage};
+  auto reply = std::make_shared<RunningReply>(prepare(request, head.id, api), api);
+  if (!request.common.stream) return whole_reply(*reply, head, http);
+  const std::chrono::seconds keepalive(settings.api.sse_keepalive_s);
+  return sse_response([reply, head, keepalive](SseWriter& out) { stream_reply(*reply, head, keepalive, out); });
+}
+
+}  // namespace glm53::server

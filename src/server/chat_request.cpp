@@ -1,0 +1,254 @@
+#include "server/chat_request.h"
+
+#include <algorithm>
+#include <array>
+
+#include "server/api_error.h"
+#include "server/json_get.h"
+
+namespace glm53::server {
+namespace {
+
+using text::PromptJson;
+
+constexpr size_t kMaxTools = 1024;
+
+constexpr UnsupportedField kUnsupported[] = {
+    {"logprobs", Neutral::kFalse},          {"top_logprobs", Neutral::kZero},
+    {"chat_template", Neutral::kNothing},   {"documents", Neutral::kEmpty},
+    {"functions", Neutral::kEmpty},         {"function_call", Neutral::kNothing},
+    {"separate_reasoning", Neutral::kTrue}, {"thinking_token_budget", Neutral::kNothing},
+    {"audio", Neutral::kNothing},
+};
+
+std::string indexed(const std::string& path, size_t i) { return path + '[' + std::to_string(i) + ']'; }
+
+// ---- thinking (spec 40 §2.2)
+
+/// Template variables as one source gives them; absent and null count as not given.
+struct TemplateKwargs {
+  std::optional<bool> enable_thinking;
+  std::optional<bool> thinking;
+  std::optional<bool> clear_thinking;
+  std::optional<std::string> effort;
+  std::optional<bool> add_generation_prompt;
+  std::optional<bool> continue_final_message;
+
+  /// What `later` gives wins, key by key.
+  void merge(const TemplateKwargs& later) {
+    const auto take = [](auto& mine, const auto& theirs) {
+      if (theirs) mine = theirs;
+    };
+    take(enable_thinking, later.enable_thinking);
+    take(thinking, later.thinking);
+    take(clear_thinking, later.clear_thinking);
+    take(effort, later.effort);
+    take(add_generation_prompt, later.add_generation_prompt);
+    take(continue_final_message, later.continue_final_message);
+  }
+};
+
+std::optional<bool> truth(const PromptJson& source, std::string_view key) {
+  const PromptJson* value = source.find(key);
+  if (value == nullptr) return std::nullopt;
+  return value->truthy();
+}
+
+/// The switches that a request may give at top level or in chat_template_kwargs. `thinking` may be an object,
+/// {"type": "enabled" | "disabled" | …, "clear_thinking": …}; a type of another name leaves the default.
+void read_thinking(const PromptJson& source, TemplateKwargs& out) {
+  out.enable_thinking = truth(source, "enable_thinking");
+  const PromptJson* thinking = source.find("thinking");
+  if (thinking != nullptr && thinking->is_object()) {
+    const PromptJson* type = thinking->find("type");
+    if (type != nullptr && type->is_string()) {
+      if (type->as_string() == "enabled") out.thinking = true;
+      if (type->as_string() == "disabled") out.thinking = false;
+    }
+    out.clear_thinking = truth(*thinking, "clear_thinking");
+  } else {
+    out.thinking = truth(source, "thinking");
+  }
+  if (const auto clear = truth(source, "clear_thinking")) out.clear_thinking = clear;
+}
+
+TemplateKwargs server_kwargs(const DefaultsSettings& defaults) {
+  TemplateKwargs kwargs;
+  // On is what the template does without the switch. Giving it here would outvote a request's `thinking: false`, since
+  // one of the two names being true is enough.
+  if (!defaults.thinking) kwargs.enable_thinking = false;
+  kwargs.clear_thinking = !defaults.keep_reasoning;
+  if (!defaults.effort.empty()) kwargs.effort = defaults.effort;
+  return kwargs;
+}
+
+TemplateKwargs request_kwargs(const PromptJson& body) {
+  TemplateKwargs kwargs;
+  const PromptJson* object = opt_object(body, "chat_template_kwargs");
+  if (object == nullptr) return kwargs;
+  read_thinking(*object, kwargs);
+  if (const PromptJson* effort = object->find("reasoning_effort")) {
+    kwargs.effort = effort->is_string() ? effort->as_string() : std::string();  // any value: the template's rule
+  }
+  kwargs.add_generation_prompt = truth(*object, "add_generation_prompt");
+  kwargs.continue_final_message = truth(*object, "continue_final_message");
+  return kwargs;
+}
+
+TemplateKwargs top_level_kwargs(const PromptJson& body, const TemplateKwargs& template_kwargs) {
+  static constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                               "high", "xhigh",   "max"};
+  TemplateKwargs kwargs;
+  read_thinking(body, kwargs);
+  kwargs.add_generation_prompt = opt_bool(body, "add_generation_prompt");
+  kwargs.continue_final_message = opt_bool(body, "continue_final_message");
+  if (const std::string* effort = opt_string(body, "reasoning_effort")) {
+    if (std::find(kEfforts.begin(), kEfforts.end(), *effort) == kEfforts.end()) {
+      throw bad_field("reasoning_effort",
+                      "reasoning_effort must be one of none, minimal, low, medium, high, xhigh, max");
+    }
+    kwargs.effort = *effort;
+    // An effort implies a switch, unless the request has one.
+    const bool switched =
+        template_kwargs.enable_thinking || template_kwargs.thinking || kwargs.enable_thinking || kwargs.thinking;
+    if (!switched) kwargs.enable_thinking = *effort != "none";
+  }
+  return kwargs;
+}
+
+void read_template(const PromptJson& body, const RequestRules& rules, text::ChatPromptInput& prompt) {
+  const TemplateKwargs in_body = request_kwargs(body);
+  TemplateKwargs kwargs = server_kwargs(rules.settings.defaults);
+  kwargs.merge(in_body);
+  kwargs.merge(top_level_kwargs(body, in_body));
+
+  const bool given = kwargs.thinking || kwargs.enable_thinking;
+  prompt.thinking = !given || kwargs.thinking.value_or(false) || kwargs.enable_thinking.value_or(false);
+  prompt.effort = kwargs.effort.value_or("");
+  prompt.clear_thinking = kwargs.clear_thinking.value_or(false);
+  prompt.add_generation_prompt = kwargs.add_generation_prompt.value_or(true);
+  prompt.continue_final_message = kwargs.continue_final_message.value_or(false);
+  if (prompt.add_generation_prompt && prompt.continue_final_message) {
+    throw bad_field("continue_final_message",
+                    "continue_final_message needs add_generation_prompt false: a final message is either continued or "
+                    "followed by a new one");
+  }
+  const std::string& effort_at = rules.settings.chat_template.effort_at;
+  prompt.effort_at = effort_at == "tail"               ? text::EffortPlacement::kTail
+                     : effort_at == "before_last_user" ? text::EffortPlacement::kBeforeLastUser
+                                                       : text::EffortPlacement::kHead;
+}
+
+// ---- messages and tools
+
+bool is_media_type(std::string_view type) {
+  return type == "image" || type == "image_url" || type == "input_image" || type == "video" || type == "video_url" ||
+         type == "input_video";
+}
+
+/// Content is a string or a list of parts; the items of a tool result may hold such lists in turn, one level down.
+void refuse_media(const PromptJson& content, const std::string& path) {
+  if (!content.is_array()) return;
+  for (size_t i = 0; i < content.items().size(); ++i) {
+    const PromptJson& part = content.items()[i];
+    const PromptJson* type = part.find("type");
+    if (type != nullptr && type->is_string() && is_media_type(type->as_string())) {
+      throw bad_field(indexed(path, i), "image and video input is not supported by this version: " + indexed(path, i));
+    }
+    if (const PromptJson* output = part.find("output"); output != nullptr && output->is_array()) {
+      for (size_t k = 0; k < output->items().size(); ++k) {
+        const PromptJson* inner = output->items()[k].find("type");
+        if (inner != nullptr && inner->is_string() && is_media_type(inner->as_string())) {
+          const std::string field = indexed(indexed(path, i) + ".output", k);
+          throw bad_field(field, "image and video input is not supported by this version: " + field);
+        }
+      }
+    }
+  }
+}
+
+std::vector<PromptJson> read_messages(const PromptJson& body) {
+  const PromptJson::Array* messages = opt_array(body, "messages");
+  if (messages == nullptr) throw bad_field("messages", "messages is required");
+  if (messages->empty()) throw bad_field("messages", "messages must not be empty");
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const std::string path = indexed("messages", i);
+    if (!(*messages)[i].is_object()) throw bad_field(path, path + " must be an object");
+    if (const PromptJson* content = (*messages)[i].find("content")) refuse_media(*content, path + ".content");
+  }
+  return *messages;
+}
+
+/// An empty list counts as absent.
+std::vector<PromptJson> read_tools(const PromptJson& body) {
+  const PromptJson::Array* tools = opt_array(body, "tools");
+  if (tools == nullptr) return {};
+  if (tools->size() > kMaxTools) throw bad_field("tools", "tools must hold at most 1024 tools");
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const PromptJson& tool = (*tools)[i];
+    const std::string path = indexed("tools", i);
+    if (!tool.is_object()) throw bad_field(path, path + " must be an object");
+    if (const std::string* type = opt_string(tool, "type", path + '.'); type != nullptr && *type != "function") {
+      throw bad_field(path + ".type", path + ".type must be function");
+    }
+    const PromptJson* function = opt_object(tool, "function", path + '.');
+    const std::string prefix = path + (function != nullptr ? ".function." : ".");
+    const std::string* name = opt_string(function != nullptr ? *function : tool, "name", prefix);
+    if (name == nullptr || name->empty()) throw bad_field(prefix + "name", prefix + "name is required");
+  }
+  return *tools;
+}
+
+void check_tool_choice(const PromptJson& body, bool has_tools) {
+  const PromptJson* choice = body.find("tool_choice");
+  if (choice != nullptr) {
+    const bool known = choice->is_object() ||
+                       (choice->is_string() && (choice->as_string() == "none" || choice->as_string() == "auto" ||
+                                                choice->as_string() == "required"));
+    if (!known) throw bad_field("tool_choice", "tool_choice must be none, auto, required or an object");
+    const bool none = choice->is_string() && choice->as_string() == "none";
+    if (!none && !has_tools) throw bad_field("tool_choice", "tool_choice needs tools");
+    if (choice->is_object() || choice->as_string() == "required") {
+      throw bad_field("tool_choice", "tool_choice other than auto and none is not supported by this version");
+    }
+  }
+  if (!opt_bool(body, "parallel_tool_calls").value_or(true) && has_tools) {
+    throw bad_field("parallel_tool_calls", "parallel_tool_calls false is not supported by this version");
+  }
+}
+
+void check_modalities(const PromptJson& body) {
+  const PromptJson::Array* modalities = opt_array(body, "modalities");
+  if (modalities == nullptr) return;
+  for (const PromptJson& modality : *modalities) {
+    if (!modality.is_string() || modality.as_string() != "text") {
+      throw bad_field("modalities", "modalities may only hold \"text\"");
+    }
+  }
+}
+
+void check_logprobs(const PromptJson& body) {
+  const int64_t top = opt_int(body, "top_logprobs", -1, 1 << 30).value_or(0);
+  if (top != 0 && !opt_bool(body, "logprobs").value_or(false)) {
+    throw bad_field("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.");
+  }
+}
+
+}  // namespace
+
+ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules) {
+  const PromptJson json = parse_body(body);
+  ChatRequest request;
+  request.common = read_common_fields(json, rules);
+  check_logprobs(json);
+  check_modalities(json);
+  refuse_unsupported(json, kUnsupported);
+  request.include_reasoning = opt_bool(json, "include_reasoning").value_or(true);
+  request.prompt.messages = read_messages(json);
+  request.prompt.tools = read_tools(json);
+  check_tool_choice(json, !request.prompt.tools.empty());
+  read_template(json, rules, request.prompt);
+  return request;
+}
+
+}  // namespace glm53::server

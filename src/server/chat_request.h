@@ -1,0 +1,20 @@
+// The body of POST /v1/chat/completions, checked (spec 40 §2.2, §6.1). Needs neither model nor tokenizer.
+#pragma once
+
+#include <string_view>
+
+#include "server/request_fields.h"
+#include "text/chat_prompt.h"
+
+namespace glm53::server {
+
+struct ChatRequest {
+  CommonFields common;
+  text::ChatPromptInput prompt;
+  bool include_reasoning = true;
+};
+
+/// Throws ApiError naming the field.
+ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules);
+
+}  // namespace glm53::server

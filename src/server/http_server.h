@@ -1,0 +1,48 @@
+// HTTP/1.1 over cpp-httplib, with that library's faults closed (00-decisions §2, spec 80 §2.1).
+//
+// What this adapter does itself: listening (no SO_REUSEPORT; accept errors never end the server), one thread a
+// connection up to a limit and 503 beyond it, reading and checking the header block under one deadline, reading bodies
+// (length or chunked) under limits, 100-continue, hang-up detection, write time-outs, keep-alive, lingering close,
+// drain. What the library does: request targets, routing hook, reply heads, chunked output.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "server/http_types.h"
+
+namespace glm53::server {
+
+struct HttpLimits {
+  size_t header_bytes = 16 * 1024;
+  uint64_t body_bytes = uint64_t{96} << 20;
+  int max_connections = 512;
+  std::chrono::milliseconds header_timeout{10'000};  ///< whole header block, from its first byte
+  std::chrono::milliseconds body_timeout{60'000};    ///< silence while a body arrives
+  std::chrono::milliseconds write_timeout{30'000};   ///< silence while the client takes bytes
+  std::chrono::milliseconds idle_timeout{75'000};    ///< connection without a request
+};
+
+class HttpServer {
+ public:
+  /// `handler` outlives the server.
+  HttpServer(HttpLimits limits, HttpHandler& handler);
+  ~HttpServer();  ///< stop(0)
+
+  /// Binds, listens and returns; connections are served by threads of the server. `port` 0 takes a free one. Throws
+  /// Error naming address, port and reason, also when another process listens there.
+  void start(const std::string& host, int port);
+  int port() const;  ///< the bound one
+
+  /// Stops accepting, answers 503 to requests that still come on open connections, waits up to `patience` for running
+  /// ones, then cuts what is left (their handlers see client_gone). Idempotent; returns when no thread is left.
+  void stop(std::chrono::milliseconds patience);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace glm53::server

@@ -1,0 +1,64 @@
+// Requests and replies as the API sees them; no HTTP library shows through. Plain values, except that a reply may carry
+// a function that writes its body piece by piece.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace glm53::server {
+
+struct HttpHeader {
+  std::string name;
+  std::string value;
+};
+
+struct HttpRequest {
+  std::string method;  ///< HEAD arrives as GET: the connection leaves the body out
+  std::string path;    ///< percent-decoded, without query
+  std::vector<HttpHeader> headers;
+  std::string body;  ///< complete and decoded; empty in HttpHandler::check
+  /// True once the client has closed its side. Cheap; meant to be polled while a reply is computed.
+  std::function<bool()> client_gone;
+
+  /// Value of the first header of that name (any case); empty when absent.
+  std::string_view header(std::string_view name) const;
+};
+
+/// Thrown by a handler that found nobody waiting for its reply: the connection is closed without one.
+struct ClientGone {};
+
+/// Where a streamed body goes. Used by the connection's own thread only.
+class BodyWriter {
+ public:
+  /// Sends `bytes` now. False: the client is gone or took nothing for server.write_timeout_s; nothing more can be sent.
+  virtual bool write(std::string_view bytes) = 0;
+  virtual bool client_gone() = 0;
+
+ protected:
+  ~BodyWriter() = default;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::vector<HttpHeader> headers;
+  std::string body;
+  /// When set, `body` is not used: status and headers go out, then this runs. An exception ends the connection, which
+  /// the client sees as a cut body.
+  std::function<void(BodyWriter&)> stream;
+};
+
+/// What the server does with requests. Called from many connection threads at once.
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  /// Before the body is read: a reply here refuses the request and its body is read without being kept.
+  virtual std::optional<HttpResponse> check(const HttpRequest& request) = 0;
+  /// Any exception but ClientGone becomes a 500.
+  virtual HttpResponse handle(const HttpRequest& request) = 0;
+};
+
+}  // namespace glm53::server

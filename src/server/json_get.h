@@ -1,0 +1,35 @@
+// Strict readers for fields of a request (spec 80 §3). Null counts as absent; a value of another type, outside its
+// range or not representable is an ApiError 400 naming the field. Nothing is wrapped, truncated or converted: "0.5" and
+// true are not numbers, 1.9 and 1.0 are not integers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "text/prompt_json.h"
+
+namespace glm53::server {
+
+// `path` is the prefix of the field's name in messages: "stream_options." for a member of that object.
+
+std::optional<int64_t> opt_int(const text::PromptJson& object, std::string_view key, int64_t low, int64_t high,
+                               std::string_view path = {});
+/// Finite, within [low, high].
+std::optional<double> opt_number(const text::PromptJson& object, std::string_view key, double low, double high,
+                                 std::string_view path = {});
+std::optional<bool> opt_bool(const text::PromptJson& object, std::string_view key, std::string_view path = {});
+/// The pointers stay valid as long as `object`; nullptr when absent.
+const std::string* opt_string(const text::PromptJson& object, std::string_view key, std::string_view path = {});
+const text::PromptJson::Array* opt_array(const text::PromptJson& object, std::string_view key,
+                                         std::string_view path = {});
+const text::PromptJson* opt_object(const text::PromptJson& object, std::string_view key, std::string_view path = {});
+
+/// A value that must be an integer in [low, high]; `field` names it.
+int64_t require_int(const text::PromptJson& value, const std::string& field, int64_t low, int64_t high);
+
+/// Parses a request body; anything but a JSON object is a 400.
+text::PromptJson parse_body(std::string_view body);
+
+}  // namespace glm53::server

@@ -1,0 +1,49 @@
+// Fields that /v1/chat/completions and /v1/completions share (spec 40 §6.1): read, checked, and turned into what the
+// engine takes. A field that exists in the API but not in this version is refused by name unless it holds the value
+// that changes nothing; unknown fields are ignored.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/api_context.h"
+#include "text/prompt_json.h"
+
+namespace glm53::server {
+
+struct CommonFields {
+  SamplingParams sampling;            ///< seed set, from OS entropy when the request has none
+  std::optional<int64_t> max_tokens;  ///< >= 1
+  int64_t min_tokens = 0;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool include_stop = false;
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;
+  bool stream = false;
+  bool include_usage = false;
+};
+
+/// Which value of an unsupported field changes nothing.
+enum class Neutral : uint8_t { kNothing, kFalse, kTrue, kZero, kOne, kEmpty };
+struct UnsupportedField {
+  const char* name;
+  Neutral neutral;  ///< null and absent are always fine
+};
+
+/// Throws ApiError 400 for the first field that asks for something this version does not do.
+void refuse_unsupported(const text::PromptJson& body, std::span<const UnsupportedField> fields);
+
+/// Throws ApiError: 404 for a model that is not served, 400 naming the field for the rest.
+CommonFields read_common_fields(const text::PromptJson& body, const RequestRules& rules);
+
+/// Fills everything of a GenerationRequest but `id`, `reply` kinds of the route and end ids. Marker texts among the
+/// stop strings ("<|user|>") become stop ids too. `default_max` applies when the request has no max_tokens; 0 = up to
+/// the context. Throws ApiError 400 context_length_exceeded, or when min_tokens exceeds the limit.
+engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt, int64_t default_max,
+                                          const ApiContext& api);
+
+}  // namespace glm53::server

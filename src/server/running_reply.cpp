@@ -1,0 +1,130 @@
+#include "server/running_reply.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "server/api_error.h"
+
+namespace glm53::server {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{50};  // how soon a closed connection is noticed
+constexpr int kRetryAfterSeconds = 5;
+
+ApiError refusal(const engine::SubmitError& error) {
+  using Kind = engine::SubmitError::Kind;
+  if (error.kind == Kind::kBadRequest) return {400, error.what()};
+  ApiError refused = error.kind == Kind::kQueueFull ? ApiError(429, error.what(), {}, "queue_full")
+                                                    : ApiError(503, error.what(), {}, "unavailable");
+  refused.retry_after_s = kRetryAfterSeconds;
+  return refused;
+}
+
+/// Throws for an end that is no reply.
+void check_finished(const engine::GenerationResult& result) {
+  if (result.reason == engine::FinishReason::kFailed) throw ApiError(500, result.error, {}, "server_error");
+  if (result.reason == engine::FinishReason::kCancelled) {
+    ApiError stopped(503, "the server is shutting down", {}, "unavailable");
+    stopped.retry_after_s = kRetryAfterSeconds;
+    throw stopped;
+  }
+}
+
+}  // namespace
+
+RunningReply::RunningReply(engine::GenerationRequest request, const ApiContext& api) {
+  const auto& eos = api.rules.defaults.eos_ids;
+  for (const std::string& stop : request.reply.stop) {
+    if (const auto id = api.tokenizer.added_id(stop)) marker_stops_.emplace_back(*id, stop);
+  }
+  reported_ids_ = request.stop_token_ids;
+  if (eos.size() > 1) reported_ids_.insert(reported_ids_.end(), eos.begin() + 1, eos.end());
+  try {
+    generation_ = api.generator.submit(std::move(request));
+  } catch (const engine::SubmitError& error) {
+    throw refusal(error);
+  }
+}
+
+RunningReply::~RunningReply() {
+  if (generation_ != nullptr && !finished_) generation_->cancel();
+}
+
+std::optional<engine::GenerationEvent> RunningReply::next(const std::function<bool()>& client_gone,
+                                                          std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (true) {
+    auto event = generation_->next(kLook);
+    if (client_gone()) throw ClientGone();
+    if (event && event->result) finished_ = true;
+    if (event || std::chrono::steady_clock::now() >= deadline) return event;
+  }
+}
+
+engine::GenerationResult RunningReply::collect(const std::function<bool()>& client_gone,
+                                               const std::function<void(const text::ReplyDelta&)>& take) {
+  while (true) {
+    const auto event = next(client_gone, std::chrono::hours(1));
+    if (!event) continue;
+    for (const text::ReplyDelta& delta : event->deltas) take(delta);
+    if (event->result) {
+      check_finished(*event->result);
+      return *event->result;
+    }
+  }
+}
+
+engine::GenerationResult RunningReply::stream(SseWriter& out, std::chrono::seconds keepalive,
+                                              const std::function<void(const text::ReplyDelta&)>& take) {
+  const auto patience = keepalive.count() > 0 ? std::chrono::milliseconds(keepalive) : std::chrono::hours(1);
+  while (true) {
+    const auto event = next([&out] { return out.client_gone(); }, patience);
+    if (!event) {
+      if (keepalive.count() > 0) out.comment("keepalive");
+      continue;
+    }
+    for (const text::ReplyDelta& delta : event->deltas) take(delta);
+    if (event->result) {
+      check_finished(*event->result);
+      return *event->result;
+    }
+  }
+}
+
+const char* RunningReply::finish_reason(const engine::GenerationResult& result) {
+  return result.reason == engine::FinishReason::kLength ? "length" : "stop";
+}
+
+nlohmann::ordered_json RunningReply::stop_reason(const engine::GenerationResult& result) const {
+  if (result.reason != engine::FinishReason::kStop) return nullptr;
+  if (result.stop_string) return *result.stop_string;
+  if (!result.stop_id) return nullptr;
+  for (const auto& [id, stop] : marker_stops_) {
+    if (id == *result.stop_id) return stop;
+  }
+  const bool reported = std::find(reported_ids_.begin(), reported_ids_.end(), *result.stop_id) != reported_ids_.end();
+  return reported ? nlohmann::ordered_json(*result.stop_id) : nlohmann::ordered_json();
+}
+
+nlohmann::ordered_json RunningReply::usage(const engine::GenerationResult& result) {
+  return {{"prompt_tokens", result.prompt_tokens},
+          {"total_tokens", result.prompt_tokens + result.completion_tokens},
+          {"completion_tokens", result.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", result.cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", result.reasoning_tokens}}}};
+}
+
+std::string random_id() {
+  std::random_device entropy;
+  char text[33];
+  for (int i = 0; i < 4; ++i) std::snprintf(text + i * 8, 9, "%08x", static_cast<unsigned>(entropy()));
+  return text;
+}
+
+std::string dump(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace glm53::server

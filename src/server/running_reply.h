@@ -1,0 +1,56 @@
+// One request in the engine, from its submission to its end, and what both completion routes say about that end.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "server/api_context.h"
+#include "server/http_types.h"
+#include "server/sse.h"
+
+namespace glm53::server {
+
+/// Owns the request: leaving a handler in any way before the result has been read cancels it.
+class RunningReply {
+ public:
+  /// Submits. Throws ApiError: 429 when the queue is full, 503 when nothing is accepted, 400.
+  RunningReply(engine::GenerationRequest request, const ApiContext& api);
+  ~RunningReply();
+  RunningReply(const RunningReply&) = delete;
+  RunningReply& operator=(const RunningReply&) = delete;
+
+  /// The next event, or nullopt after `patience`. Looks at the client every 50 ms; throws ClientGone.
+  std::optional<engine::GenerationEvent> next(const std::function<bool()>& client_gone,
+                                              std::chrono::milliseconds patience);
+
+  /// Reads a whole reply, handing over each delta. Throws ClientGone, and ApiError when the engine did not finish it.
+  engine::GenerationResult collect(const std::function<bool()>& client_gone,
+                                   const std::function<void(const text::ReplyDelta&)>& take);
+
+  /// Streams a whole reply: `take` sends each delta; comments keep a silent connection open.
+  engine::GenerationResult stream(SseWriter& out, std::chrono::seconds keepalive,
+                                  const std::function<void(const text::ReplyDelta&)>& take);
+
+  // Parts of the final answer (spec 40 §6.2).
+  static const char* finish_reason(const engine::GenerationResult& result);
+  /// The stop string, the id for a request's own stop ids and secondary end-of-sequence ids, else null.
+  nlohmann::ordered_json stop_reason(const engine::GenerationResult& result) const;
+  static nlohmann::ordered_json usage(const engine::GenerationResult& result);
+
+ private:
+  std::shared_ptr<engine::Generation> generation_;
+  bool finished_ = false;
+  std::vector<int32_t> reported_ids_;                          ///< ids that stop_reason shows as numbers
+  std::vector<std::pair<int32_t, std::string>> marker_stops_;  ///< stop strings that are one token
+};
+
+/// 32 hexadecimal digits from OS entropy.
+std::string random_id();
+/// JSON text with anything that is not UTF-8 replaced.
+std::string dump(const nlohmann::ordered_json& value);
+
+}  // namespace glm53::server

@@ -1,0 +1,261 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/chat_completions.h"
+#include "server/completions.h"
+#include "server/http_server.h"
+#include "server/request_gate.h"
+#include "server/running_reply.h"
+
+namespace glm53::server {
+namespace {
+
+using nlohmann::ordered_json;
+
+class EngineGenerator final : public Generator {
+ public:
+  explicit EngineGenerator(engine::Engine& engine) : engine_(engine) {}
+  std::shared_ptr<engine::Generation> submit(engine::GenerationRequest request) override {
+    return engine_.submit(std::move(request));
+  }
+  engine::EngineStatus status() const override { return engine_.status(); }
+  int64_t context() const override { return engine_.limits().context; }
+
+ private:
+  engine::Engine& engine_;
+};
+
+/// A trailing slash makes no other route.
+std::string route_path(const std::string& path) {
+  const size_t last = path.find_last_not_of('/');
+  return last == std::string::npos ? "/" : path.substr(0, last + 1);
+}
+
+// ---- small routes
+
+HttpResponse json_reply(const ordered_json& body) {
+  HttpResponse response;
+  response.body = dump(body);
+  return response;
+}
+
+HttpResponse health(const HttpRequest&, const ApiContext& api) {
+  const engine::EngineStatus status = api.generator.status();
+  const char* word = status.failed ? "failed" : status.ready ? "ok" : "unavailable";
+  HttpResponse response = json_reply({{"status", word},
+                                      {"model", api.rules.settings.model.served_name},
+                                      {"uptime_s", std::time(nullptr) - api.started},
+                                      {"running", status.running},
+                                      {"waiting", status.waiting}});
+  if (!status.ready || status.failed) response.status = 503;
+  return response;
+}
+
+HttpResponse version(const HttpRequest&, const ApiContext& api) { return json_reply({{"version", api.version}}); }
+
+ordered_json model_entry(const ApiContext& api) {
+  const ModelSettings& model = api.rules.settings.model;
+  const std::string path = model.path.substr(0, model.path.find_last_not_of('/') + 1);
+  return {{"id", model.served_name},
+          {"object", "model"},
+          {"created", api.started},
+          {"owned_by", "glm53-serve"},
+          {"root", path.substr(path.rfind('/') + 1)},
+          {"parent", nullptr},
+          {"max_model_len", api.generator.context()},
+          {"context_length", api.generator.context()},
+          {"permission", ordered_json::array()}};
+}
+
+HttpResponse models(const HttpRequest&, const ApiContext& api) {
+  return json_reply({{"object", "list"}, {"data", ordered_json::array({model_entry(api)})}});
+}
+
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+HttpResponse one_model(const HttpRequest& request, const ApiContext& api) {
+  const std::string id = route_path(request.path).substr(kModelPrefix.size());
+  if (id != api.rules.settings.model.served_name) {
+    throw ApiError(404, "The model `" + id + "` does not exist.", "model", "model_not_found");
+  }
+  return json_reply(model_entry(api));
+}
+
+// ---- routing
+
+struct Route {
+  std::string_view method;
+  std::string_view path;  ///< one that ends in '/' takes every path below it
+  HttpResponse (*handler)(const HttpRequest&, const ApiContext&);
+
+  bool matches(std::string_view wanted) const {
+    return path.back() == '/' ? wanted.size() > path.size() && wanted.substr(0, path.size()) == path : wanted == path;
+  }
+};
+
+constexpr std::array<Route, 6> kRoutes = {{
+    {"GET", "/health", health},
+    {"GET", "/version", version},
+    {"GET", "/v1/models", models},
+    {"GET", kModelPrefix, one_model},
+    {"POST", "/v1/chat/completions", chat_completions},
+    {"POST", "/v1/completions", completions},
+}};
+
+// ---- authentication
+
+/// Takes the same time wherever the texts differ; only the length of `given` shows.
+bool equal_keys(std::string_view given, std::string_view key) {
+  unsigned difference = given.size() == key.size() ? 0 : 1;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const char wanted = key.empty() ? '\0' : key[i % key.size()];
+    difference |= static_cast<unsigned char>(given[i] ^ wanted);
+  }
+  return difference == 0;
+}
+
+bool authorized(const HttpRequest& request, const std::vector<std::string>& keys) {
+  static constexpr std::string_view kBearer = "Bearer ";
+  std::string_view given = request.header("x-api-key");
+  const std::string_view header = request.header("Authorization");
+  if (header.size() > kBearer.size() && same_text(header.substr(0, kBearer.size()), kBearer)) {
+    given = header.substr(kBearer.size());
+  }
+  bool found = false;
+  for (const std::string& key : keys) found |= equal_keys(given, key);
+  return found && !given.empty();
+}
+
+// ---- headers of every reply
+
+bool printable(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7F; });
+}
+
+void add_common_headers(const HttpRequest& request, HttpResponse& response) {
+  const std::string_view id = request.header("X-Request-Id");
+  const bool usable = !id.empty() && id.size() <= 128 && printable(id);
+  response.headers.push_back({"X-Request-Id", usable ? std::string(id) : random_id()});
+  response.headers.push_back({"Access-Control-Allow-Origin", "*"});
+  response.headers.push_back({"Access-Control-Expose-Headers", "X-Request-Id"});
+}
+
+HttpResponse preflight(const HttpRequest& request) {
+  const std::string_view wanted = request.header("Access-Control-Request-Headers");
+  HttpResponse response;
+  response.content_type = "text/plain";
+  response.headers = {
+      {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+      {"Access-Control-Allow-Headers", wanted.empty() ? "Authorization, Content-Type, X-API-Key" : std::string(wanted)},
+      {"Access-Control-Max-Age", "86400"}};
+  return response;
+}
+
+class Api final : public HttpHandler {
+ public:
+  explicit Api(const ApiContext& context) : context_(context) {}
+
+  std::optional<HttpResponse> check(const HttpRequest& request) override {
+    std::optional<HttpResponse> refusal = refuse(request);
+    if (refusal) add_common_headers(request, *refusal);
+    return refusal;
+  }
+
+  HttpResponse handle(const HttpRequest& request) override {
+    HttpResponse response;
+    try {
+      response = find_route(request.method, route_path(request.path))->handler(request, context_);
+    } catch (const ApiError& error) {
+      response = error_response(error);
+    }
+    add_common_headers(request, response);
+    return response;
+  }
+
+ private:
+  static const Route* find_route(std::string_view method, std::string_view path) {
+    const auto route = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& candidate) {
+      return candidate.method == method && candidate.matches(path);
+    });
+    return route == kRoutes.end() ? nullptr : &*route;
+  }
+
+  std::optional<HttpResponse> refuse(const HttpRequest& request) const {
+    if (request.method == "OPTIONS") return preflight(request);
+    const std::string path = route_path(request.path);
+    const auto& keys = context_.rules.settings.server.api_key;
+    if (!keys.empty() && path.substr(0, 3) == "/v1" && !authorized(request, keys)) {
+      return error_response(ApiError(401, "missing or wrong API key", {}, "invalid_api_key"));
+    }
+    if (find_route(request.method, path) != nullptr) return std::nullopt;
+    std::string allowed;
+    for (const Route& route : kRoutes) {
+      if (route.matches(path)) allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
+    }
+    if (allowed.empty()) return error_response(ApiError(404, "there is no route " + path));
+    HttpResponse response = error_response(ApiError(405, "method " + request.method + " is not allowed for " + path));
+    response.headers.push_back({"Allow", (allowed == "GET" ? "GET, HEAD" : allowed) + ", OPTIONS"});
+    return response;
+  }
+
+  const ApiContext& context_;
+};
+
+HttpLimits http_limits(const ServerSettings& settings) {
+  HttpLimits limits;
+  limits.header_bytes = static_cast<size_t>(settings.header_kib) * 1024;
+  limits.body_bytes = static_cast<uint64_t>(settings.max_body_mib) << 20;
+  limits.max_connections = settings.max_connections;
+  limits.header_timeout = std::chrono::seconds(settings.header_timeout_s);
+  limits.body_timeout = std::chrono::seconds(settings.body_timeout_s);
+  limits.write_timeout = std::chrono::seconds(settings.write_timeout_s);
+  limits.idle_timeout = std::chrono::seconds(settings.idle_timeout_s);
+  return limits;
+}
+
+}  // namespace
+
+struct Server::Impl {
+  Impl(std::unique_ptr<Generator> adapter, Generator& generator, const text::Tokenizer& tokenizer,
+       const Settings& settings, GenerationDefaults defaults, std::string shown_version)
+      : owned(std::move(adapter)),
+        context{{settings, std::move(defaults)}, generator, tokenizer, std::move(shown_version), std::time(nullptr)},
+        api(context),
+        http(http_limits(settings.server), api) {}
+
+  std::unique_ptr<Generator> owned;  ///< null when the caller brought its own
+  ApiContext context;
+  Api api;
+  HttpServer http;  ///< last: its threads end before what they use
+};
+
+Server::Server(engine::Engine& engine, const text::Tokenizer& tokenizer, const Settings& settings,
+               GenerationDefaults defaults, std::string version) {
+  auto adapter = std::make_unique<EngineGenerator>(engine);
+  Generator& generator = *adapter;
+  impl_ = std::make_unique<Impl>(std::move(adapter), generator, tokenizer, settings, std::move(defaults),
+                                 std::move(version));
+}
+
+Server::Server(Generator& generator, const text::Tokenizer& tokenizer, const Settings& settings,
+               GenerationDefaults defaults, std::string version)
+    : impl_(std::make_unique<Impl>(nullptr, generator, tokenizer, settings, std::move(defaults), std::move(version))) {}
+
+Server::~Server() = default;
+
+void Server::start() {
+  const ServerSettings& settings = impl_->context.rules.settings.server;
+  impl_->http.start(settings.host, settings.port);
+}
+
+int Server::port() const { return impl_->http.port(); }
+
+void Server::stop(std::chrono::milliseconds drain) { impl_->http.stop(drain); }
+
+}  // namespace glm53::server
