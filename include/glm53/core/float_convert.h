@@ -17,14 +17,19 @@ inline uint16_t float_to_bf16(float value) {
 // The two fp16 conversions use the machine's own instruction where the compiler may assume one, and integer arithmetic
 // with the same results elsewhere (where _Float16 is a slow library call, or unknown as in clang 14). Files compiled
 // for different instruction sets include this header, so each must get its own copy: never a shared out-of-line one.
-#if defined(__FLT16_MAX__) && (defined(__F16C__) || defined(__aarch64__))
+#if defined(__aarch64__) || (defined(__FLT16_MAX__) && defined(__F16C__))
+#if defined(__aarch64__)
+using MachineHalf = __fp16;  // g++ 12 has no _Float16 there
+#else
+using MachineHalf = _Float16;
+#endif
 
 [[gnu::always_inline]] inline float fp16_to_float(uint16_t bits) {
-  return static_cast<float>(std::bit_cast<_Float16>(bits));
+  return static_cast<float>(std::bit_cast<MachineHalf>(bits));
 }
 
 [[gnu::always_inline]] inline uint16_t float_to_fp16(float value) {
-  return std::bit_cast<uint16_t>(static_cast<_Float16>(value));
+  return std::bit_cast<uint16_t>(static_cast<MachineHalf>(value));
 }
 
 #else
