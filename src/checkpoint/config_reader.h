@@ -41,6 +41,8 @@ class ConfigReader {
   void only(std::string_view key, bool value) const;
   void only(std::string_view key, int64_t value) const;
   void only(std::string_view key, std::string_view value) const;
+  /// A literal would otherwise become a bool.
+  void only(std::string_view key, const char* value) const { only(key, std::string_view(value)); }
 
   /// "config.json: text_config.hidden_size " + what.
   [[noreturn]] void fail(std::string_view key, const std::string& what) const;
