@@ -334,15 +334,11 @@ class GeometryReader {
     if (*method != "exl3") {
       config->fail("quant_method", "is \"" + printable(*method) + "\"; only \"exl3\" checkpoints can be served");
     }
-    g_.quantization_summary = "exl3";
-    if (const std::optional<double> bits = config->number("bits", 0.0, 16.0)) {
-      std::ostringstream text;
-      text << ' ' << *bits << " bpw";
-      g_.quantization_summary += text.str();
-    }
-    if (const std::optional<std::string> codebook = config->string("codebook")) {
-      g_.quantization_summary += " " + printable(*codebook);
-    }
+    std::ostringstream summary;
+    summary << "exl3";
+    if (const std::optional<double> bits = config->number("bits", 0.0, 16.0)) summary << ' ' << *bits << " bpw";
+    if (const std::optional<std::string> codebook = config->string("codebook")) summary << ' ' << printable(*codebook);
+    g_.quantization_summary = summary.str();
     const std::optional<std::string> order = config->string("tile_order");
     if (!order) return;
     if (*order == "sm80") {

@@ -168,16 +168,28 @@ class HeaderHandler {
   int offsets_ = 0;           ///< numbers read of data_offsets
 };
 
-/// Bytes that dtype × shape asks for.
-uint64_t byte_size(const SafetensorsEntry& entry, const std::string& file) {
-  int64_t bytes = static_cast<int64_t>(dtype_bytes(entry.dtype));
+/// data_offsets lie in the data section and hold exactly dtype × shape.
+void check_extent(const SafetensorsEntry& entry, uint64_t data_bytes, const std::string& file) {
+  const auto fail = [&](const std::string& what) {
+    throw Error(file + ": tensor " + printable(entry.name) + ": " + what);
+  };
+  const auto offsets = [&] {
+    return "data_offsets [" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
+  };
+  if (entry.begin > entry.end) fail(offsets() + " run backwards");
+  if (entry.end > data_bytes) {
+    fail(offsets() + " leave the file, whose data section has " + std::to_string(data_bytes) + " bytes");
+  }
+  auto bytes = static_cast<int64_t>(dtype_bytes(entry.dtype));
   for (int64_t extent : entry.shape) {
     if (__builtin_mul_overflow(bytes, extent, &bytes)) {
-      throw Error(file + ": tensor " + printable(entry.name) + ": the size of shape " +
-                  describe(entry.shape, entry.dtype) + " overflows");
+      fail("the size of shape " + describe(entry.shape, entry.dtype) + " overflows");
     }
   }
-  return static_cast<uint64_t>(bytes);
+  if (static_cast<uint64_t>(bytes) != entry.end - entry.begin) {
+    fail(describe(entry.shape, entry.dtype) + " takes " + std::to_string(bytes) + " bytes, " + offsets() + " hold " +
+         std::to_string(entry.end - entry.begin));
+  }
 }
 
 void check_duplicates(const std::vector<SafetensorsEntry>& entries, const std::string& file) {
@@ -197,10 +209,12 @@ void check_coverage(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes,
   uint64_t covered = 0;
   const SafetensorsEntry* previous = nullptr;
   for (const SafetensorsEntry& entry : entries) {
-    const std::string where = file + ": tensor " + printable(entry.name);
-    if (entry.begin < covered) throw Error(where + " overlaps tensor " + printable(previous->name));
+    if (entry.begin < covered) {
+      throw Error(file + ": tensor " + printable(entry.name) + " overlaps tensor " + printable(previous->name));
+    }
     if (entry.begin > covered) {
-      throw Error(where + ": " + std::to_string(entry.begin - covered) + " unused bytes before its data");
+      throw Error(file + ": tensor " + printable(entry.name) + ": " + std::to_string(entry.begin - covered) +
+                  " unused bytes before its data");
     }
     covered = entry.end;
     previous = &entry;
@@ -238,19 +252,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view prefix, 
 
   const uint64_t data_begin = sizeof header_bytes + header_bytes;
   const uint64_t data_bytes = file_size - data_begin;
-  for (const SafetensorsEntry& entry : entries) {
-    const std::string where = file + ": tensor " + printable(entry.name);
-    const std::string range = "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
-    if (entry.begin > entry.end) throw Error(where + ": data_offsets " + range + " run backwards");
-    if (entry.end > data_bytes) {
-      throw Error(where + ": data_offsets " + range + " leave the file, whose data section has " +
-                  std::to_string(data_bytes) + " bytes");
-    }
-    if (const uint64_t needed = byte_size(entry, file); needed != entry.end - entry.begin) {
-      throw Error(where + ": " + describe(entry.shape, entry.dtype) + " takes " + std::to_string(needed) +
-                  " bytes, data_offsets " + range + " hold " + std::to_string(entry.end - entry.begin));
-    }
-  }
+  for (const SafetensorsEntry& entry : entries) check_extent(entry, data_bytes, file);
   check_duplicates(entries, file);
   check_coverage(entries, data_bytes, file);
   for (SafetensorsEntry& entry : entries) {
