@@ -1,0 +1,500 @@
+// The API over loopback with a scripted generator.
+#include "server/server.h"
+
+#include <nlohmann/json.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fake_generator.h"
+#include "raw_client.h"
+
+namespace glm53::server {
+namespace {
+
+using engine::FinishReason;
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using text::ReplyChannel;
+
+const text::Tokenizer& tokenizer() {
+  static const text::Tokenizer loaded = text::Tokenizer::from_file(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
+  return loaded;
+}
+
+int32_t id_of(const char* marker) { return tokenizer().require_added(marker); }
+
+std::string chat_body(const std::string& fields = {}) {
+  return R"({"messages":[{"role":"user","content":"Hello!"}])" + (fields.empty() ? "" : ',' + fields) + '}';
+}
+
+/// The events of a stream, without "data: ".
+std::vector<std::string> events(const std::string& body) {
+  std::vector<std::string> found;
+  size_t at = 0;
+  while (at < body.size()) {
+    const size_t end = body.find("\n\n", at);
+    EXPECT_NE(end, std::string::npos) << "an event without its blank line";
+    if (end == std::string::npos) break;
+    const std::string event = body.substr(at, end - at);
+    if (event.rfind("data: ", 0) == 0) found.push_back(event.substr(6));
+    at = end + 2;
+  }
+  return found;
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    settings_.server.host = "127.0.0.1";
+    settings_.server.port = 0;
+    settings_.model.path = "/models/glm53-tiny/";
+    settings_.model.served_name = "served";
+    settings_.defaults.max_tokens = 100;
+    generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+      say(generation, ReplyChannel::kReasoning, "think");
+      say(generation, ReplyChannel::kContent, "answer");
+      generation.finish(result_of(request, FinishReason::kStop));
+    };
+  }
+
+  void serve() {
+    GenerationDefaults defaults;
+    defaults.eos_ids = {id_of("<|endoftext|>"), id_of("<|user|>"), id_of("<|observation|>")};
+    defaults.vocab = 4096;
+    server_ = std::make_unique<Server>(generator_, tokenizer(), settings_, defaults, "1.2.3");
+    server_->start();
+  }
+  RawReply ask(const std::string& request) {
+    if (server_ == nullptr) serve();
+    RawClient client(server_->port());
+    client.send(request);
+    return client.reply();
+  }
+  RawReply chat(const std::string& fields = {}) { return ask(post("/v1/chat/completions", chat_body(fields))); }
+  static json error_of(const RawReply& reply) { return json::parse(reply.body).at("error"); }
+
+  void finish_with(std::function<void(engine::GenerationResult&)> change) {
+    generator_.script = [change](engine::Generation& generation, const engine::GenerationRequest& request) {
+      engine::GenerationResult result = result_of(request, FinishReason::kStop);
+      change(result);
+      generation.finish(result);
+    };
+  }
+
+  Settings settings_;
+  FakeGenerator generator_;
+  std::unique_ptr<Server> server_;
+};
+
+// ---- small routes, headers, authentication
+
+TEST_F(ServerTest, SmallRoutes) {
+  const RawReply health = ask(get("/health"));
+  EXPECT_EQ(health.status, 200);
+  EXPECT_EQ(json::parse(health.body)["status"], "ok");
+  EXPECT_EQ(json::parse(ask(get("/version")).body)["version"], "1.2.3");
+  const json list = json::parse(ask(get("/v1/models")).body);
+  EXPECT_EQ(list["object"], "list");
+  EXPECT_EQ(list["data"][0]["id"], "served");
+  EXPECT_EQ(list["data"][0]["root"], "glm53-tiny");
+  EXPECT_EQ(list["data"][0]["max_model_len"], 512);
+  EXPECT_EQ(json::parse(ask(get("/v1/models/served/")).body), list["data"][0]);
+  EXPECT_EQ(error_of(ask(get("/v1/models/other")))["code"], "model_not_found");
+}
+
+TEST_F(ServerTest, HealthFollowsTheEngine) {
+  generator_.current.ready = false;
+  EXPECT_EQ(ask(get("/health")).status, 503);
+  generator_.current.ready = true;
+  generator_.current.failed = true;
+  EXPECT_EQ(ask(get("/health")).status, 503);
+}
+
+TEST_F(ServerTest, RoutesAndMethodsThatDoNotExist) {
+  serve();
+  RawClient client(server_->port());
+  client.send(post("/v1/nothing", chat_body()) + get("/v1/chat/completions") + post("/health", chat_body()) +
+              post("/v1/chat/completions/", chat_body()));
+  RawReply reply = client.reply();
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_EQ(error_of(reply)["type"], "invalid_request_error");
+  reply = client.reply();
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.header("allow"), "POST, OPTIONS");
+  reply = client.reply();
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.header("allow"), "GET, HEAD, OPTIONS");
+  EXPECT_EQ(client.reply().status, 200);  // a trailing slash is no other route
+}
+
+TEST_F(ServerTest, CommonHeaders) {
+  RawReply reply = ask(get("/health", "X-Request-Id: my-id_7\r\n"));
+  EXPECT_EQ(reply.header("x-request-id"), "my-id_7");
+  EXPECT_EQ(reply.header("access-control-allow-origin"), "*");
+  reply = ask(get("/health", "X-Request-Id: " + std::string(129, 'x') + "\r\n"));
+  EXPECT_EQ(reply.header("x-request-id").size(), 32U);
+  reply = ask("OPTIONS /v1/chat/completions HTTP/1.1\r\nAccess-Control-Request-Headers: authorization, x-foo\r\n\r\n");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.header("access-control-allow-headers"), "authorization, x-foo");
+  EXPECT_TRUE(ask(get("/nowhere")).has("access-control-allow-origin"));
+}
+
+TEST_F(ServerTest, ApiKeys) {
+  settings_.server.api_key = {"first-key", "second"};
+  EXPECT_EQ(ask(get("/health")).status, 200);
+  const RawReply refused = ask(get("/v1/models"));
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(refused.header("www-authenticate"), "Bearer");
+  EXPECT_EQ(error_of(refused)["code"], "invalid_api_key");
+  EXPECT_EQ(error_of(refused)["type"], "authentication_error");
+  for (const char* header : {"Authorization: Bearer first-key", "Authorization: bearer second", "x-api-key: second"}) {
+    EXPECT_EQ(ask(get("/v1/models", std::string(header) + "\r\n")).status, 200) << header;
+  }
+  for (const char* header :
+       {"Authorization: Bearer first", "Authorization: Bearer first-keyx", "Authorization: Basic second",
+        "x-api-key: ", "Authorization: Bearer ", "x-api-key: secondsecond"}) {
+    EXPECT_EQ(ask(get("/v1/models", std::string(header) + "\r\n")).status, 401) << header;
+  }
+  EXPECT_EQ(ask(post("/v1/unknown", "x")).status, 401);
+  EXPECT_EQ(ask("OPTIONS /v1/models HTTP/1.1\r\n\r\n").status, 200);
+}
+
+// ---- chat, whole
+
+TEST_F(ServerTest, WholeChatReply) {
+  const RawReply reply = chat("\"max_tokens\":50,\"seed\":11,\"temperature\":0");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("content-type"), "application/json");
+  const json body = json::parse(reply.body);
+  EXPECT_THAT(body["id"].get<std::string>(), testing::StartsWith("chatcmpl-"));
+  EXPECT_EQ(body["id"].get<std::string>().size(), 41U);
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["model"], "served");
+  const json& choice = body["choices"][0];
+  EXPECT_EQ(choice["message"]["role"], "assistant");
+  EXPECT_EQ(choice["message"]["content"], "answer");
+  EXPECT_EQ(choice["message"]["reasoning"], "think");
+  EXPECT_EQ(choice["message"]["reasoning_content"], "think");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_TRUE(choice["stop_reason"].is_null());
+
+  const engine::GenerationRequest request = generator_.last();
+  EXPECT_EQ(tokenizer().decode(request.prompt, false),
+            "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hello!<|assistant|><think>");
+  EXPECT_EQ(request.id, body["id"]);
+  EXPECT_EQ(request.max_tokens, 50);
+  EXPECT_EQ(request.sampling.seed, 11U);
+  EXPECT_TRUE(request.reply.split_reasoning);
+  EXPECT_TRUE(request.reply.thinking);
+  EXPECT_EQ(request.reply.start, ReplyChannel::kReasoning);
+  EXPECT_THAT(request.end_ids,
+              ElementsAre(id_of("<|endoftext|>"), id_of("<|user|>"), id_of("<|observation|>"), id_of("<|assistant|>")));
+  EXPECT_EQ(body["usage"],
+            json::parse(R"({"prompt_tokens":)" + std::to_string(request.prompt.size()) +
+                        R"(,"completion_tokens":7,"total_tokens":)" + std::to_string(request.prompt.size() + 7) +
+                        R"(,"prompt_tokens_details":{"cached_tokens":2},)"
+                        R"("completion_tokens_details":{"reasoning_tokens":3}})"));
+}
+
+TEST_F(ServerTest, EndIdsFollowOptions) {
+  settings_.guards.assistant_ends = false;
+  chat();
+  EXPECT_EQ(generator_.last().end_ids.size(), 3U);
+  chat("\"ignore_eos\":true");
+  EXPECT_TRUE(generator_.last().end_ids.empty());
+}
+
+TEST_F(ServerTest, ThinkingOffStartsInContent) {
+  chat("\"enable_thinking\":false");
+  EXPECT_EQ(tokenizer().decode(generator_.last().prompt, false),
+            "[gMASK]<sop><|user|>Hello!<|assistant|><think></think>");
+  EXPECT_EQ(generator_.last().reply.start, ReplyChannel::kContent);
+  EXPECT_FALSE(generator_.last().reply.thinking);
+}
+
+TEST_F(ServerTest, ContentMarkers) {
+  const std::string body = R"({"messages":[{"role":"user","content":"<|assistant|>"}]})";
+  ask(post("/v1/chat/completions", body));
+  const auto count = [&] {
+    const auto prompt = generator_.last().prompt;
+    return std::count(prompt.begin(), prompt.end(), id_of("<|assistant|>"));
+  };
+  EXPECT_EQ(count(), 2);
+  server_.reset();
+  settings_.api.content_markers = "text";
+  ask(post("/v1/chat/completions", body));
+  EXPECT_EQ(count(), 1);
+}
+
+TEST_F(ServerTest, ReasoningFields) {
+  settings_.api.reasoning_field = "reasoning_content";
+  json message = json::parse(chat().body)["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "think");
+  EXPECT_FALSE(message.contains("reasoning"));
+  message = json::parse(chat("\"include_reasoning\":false").body)["choices"][0]["message"];
+  EXPECT_FALSE(message.contains("reasoning_content"));
+  EXPECT_EQ(message["content"], "answer");
+}
+
+TEST_F(ServerTest, ContentIsNullOnlyNextToReasoning) {
+  finish_with([](engine::GenerationResult&) {});
+  EXPECT_EQ(json::parse(chat().body)["choices"][0]["message"]["content"], "");
+  generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+    say(generation, ReplyChannel::kReasoning, "only");
+    generation.finish(result_of(request, FinishReason::kLength));
+  };
+  const json choice = json::parse(chat().body)["choices"][0];
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+  EXPECT_EQ(choice["finish_reason"], "length");
+}
+
+TEST_F(ServerTest, StopReasons) {
+  const auto reason = [&](const std::string& fields, std::function<void(engine::GenerationResult&)> change) {
+    finish_with(std::move(change));
+    const json choice = json::parse(chat(fields).body)["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    return choice["stop_reason"];
+  };
+  EXPECT_EQ(reason("\"stop\":\"x\"", [](auto& result) { result.stop_string.emplace("x"); }), "x");
+  EXPECT_TRUE(reason("", [](auto& result) { result.stop_id = id_of("<|endoftext|>"); }).is_null());
+  EXPECT_EQ(reason("", [](auto& result) { result.stop_id = id_of("<|user|>"); }), id_of("<|user|>"));
+  EXPECT_EQ(reason("\"stop_token_ids\":[17]", [](auto& result) { result.stop_id = 17; }), 17);
+  EXPECT_TRUE(reason("", [](auto& result) { result.stop_id = id_of("<|assistant|>"); }).is_null());
+  EXPECT_EQ(reason("\"stop\":[\"</think>\"]", [](auto& result) { result.stop_id = id_of("</think>"); }), "</think>");
+  EXPECT_THAT(generator_.last().stop_token_ids, ElementsAre(id_of("</think>")));
+}
+
+TEST_F(ServerTest, TextThatIsNotUtf8DoesNotBreakAReply) {
+  generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+    say(generation, ReplyChannel::kContent, "a\xFF");
+    generation.finish(result_of(request, FinishReason::kStop));
+  };
+  EXPECT_EQ(json::parse(chat().body)["choices"][0]["message"]["content"], "a\xEF\xBF\xBD");
+}
+
+// ---- limits and refusals
+
+TEST_F(ServerTest, ContextLength) {
+  const RawReply reply = chat("\"max_tokens\":600");
+  EXPECT_EQ(reply.status, 400);
+  const auto prompt = std::to_string(
+      tokenizer().encode("[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hello!<|assistant|><think>").size());
+  const auto total = std::to_string(std::stoi(prompt) + 600);
+  EXPECT_EQ(error_of(reply)["code"], "context_length_exceeded");
+  EXPECT_EQ(error_of(reply)["message"],
+            "This model's maximum context length is 512 tokens. However, you requested " + total + " tokens (" +
+                prompt +
+                " in the messages, 600 in the completion). Please reduce the length of the messages or completion.");
+  std::string ids = "1";
+  for (int i = 0; i < 511; ++i) ids += ",1";
+  const RawReply full = ask(post("/v1/completions", "{\"prompt\":[" + ids + "],\"stream\":true}"));
+  EXPECT_EQ(full.status, 400);
+  EXPECT_EQ(error_of(full)["code"], "context_length_exceeded");
+  EXPECT_EQ(generator_.count(), 0U);
+}
+
+TEST_F(ServerTest, MaxTokensDefaults) {
+  chat();
+  EXPECT_EQ(generator_.last().max_tokens, 100);
+  server_.reset();
+  settings_.defaults.max_tokens = 0;
+  chat();
+  EXPECT_EQ(generator_.last().max_tokens, 512 - static_cast<int64_t>(generator_.last().prompt.size()));
+  EXPECT_EQ(error_of(chat("\"max_tokens\":3,\"min_tokens\":4"))["param"], "min_tokens");
+}
+
+TEST_F(ServerTest, ErrorsNameTheirField) {
+  const RawReply reply = chat("\"temperature\":\"0.5\",\"stream\":true");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(error_of(reply)["param"], "temperature");
+  EXPECT_EQ(error_of(reply)["code"], 400);
+  const RawReply role = ask(post("/v1/chat/completions", R"({"messages":[{"role":"x","content":"a"}]})"));
+  EXPECT_EQ(error_of(role)["param"], "messages[0].role");
+}
+
+TEST_F(ServerTest, AFullQueueIs429BeforeAnyHeader) {
+  generator_.refuse = engine::SubmitError::Kind::kQueueFull;
+  for (const char* fields : {"\"stream\":true", "\"stream\":false"}) {
+    const RawReply reply = chat(fields);
+    EXPECT_EQ(reply.status, 429);
+    EXPECT_EQ(reply.header("retry-after"), "5");
+    EXPECT_EQ(error_of(reply)["code"], "queue_full");
+    EXPECT_EQ(error_of(reply)["type"], "rate_limit_error");
+  }
+  generator_.refuse = engine::SubmitError::Kind::kStopping;
+  EXPECT_EQ(chat().status, 503);
+  generator_.refuse = engine::SubmitError::Kind::kEngineFailed;
+  EXPECT_EQ(chat().status, 503);
+  generator_.refuse = engine::SubmitError::Kind::kBadRequest;
+  EXPECT_EQ(chat().status, 400);
+}
+
+TEST_F(ServerTest, EngineFailures) {
+  generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+    say(generation, ReplyChannel::kContent, "a");
+    engine::GenerationResult result = result_of(request, FinishReason::kFailed);
+    result.error = "the model produced NaN";
+    generation.finish(result);
+  };
+  const RawReply whole = chat();
+  EXPECT_EQ(whole.status, 500);
+  EXPECT_EQ(error_of(whole)["message"], "the model produced NaN");
+  const RawReply streamed = chat("\"stream\":true");
+  EXPECT_EQ(streamed.status, 200);
+  const auto list = events(streamed.body);
+  ASSERT_GE(list.size(), 3U);
+  EXPECT_EQ(json::parse(list[list.size() - 2])["error"]["type"], "server_error");
+  EXPECT_EQ(list.back(), "[DONE]");
+  EXPECT_TRUE(streamed.complete);
+}
+
+// ---- chat, streamed
+
+TEST_F(ServerTest, StreamedChunksComeInOrder) {
+  generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+    generation.publish({}, {{ReplyChannel::kReasoning, "think"}, {ReplyChannel::kContent, "ans"}});
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    say(generation, ReplyChannel::kContent, "wer");
+    generation.finish(result_of(request, FinishReason::kStop));
+  };
+  const RawReply reply = chat("\"stream\":true,\"stream_options\":{\"include_usage\":true}");
+  EXPECT_EQ(reply.header("content-type"), "text/event-stream; charset=utf-8");
+  EXPECT_EQ(reply.header("cache-control"), "no-cache");
+  EXPECT_EQ(reply.header("x-accel-buffering"), "no");
+  const auto list = events(reply.body);
+  ASSERT_GE(list.size(), 6U);
+  EXPECT_EQ(list.back(), "[DONE]");
+  std::vector<json> chunks;
+  for (size_t i = 0; i + 1 < list.size(); ++i) chunks.push_back(json::parse(list[i]));
+  for (const json& chunk : chunks) {
+    EXPECT_EQ(chunk["id"], chunks[0]["id"]);
+    EXPECT_EQ(chunk["created"], chunks[0]["created"]);
+    EXPECT_EQ(chunk["object"], "chat.completion.chunk");
+    EXPECT_EQ(chunk["model"], "served");
+  }
+  EXPECT_EQ(chunks[0]["choices"][0]["delta"], json::parse(R"({"role":"assistant","content":""})"));
+  EXPECT_TRUE(chunks[0]["usage"].is_null());
+  EXPECT_EQ(chunks[1]["choices"][0]["delta"], json::parse(R"({"reasoning":"think","reasoning_content":"think"})"));
+  std::string content;
+  for (size_t i = 2; i + 2 < chunks.size(); ++i) {
+    EXPECT_TRUE(chunks[i]["choices"][0]["finish_reason"].is_null());
+    content += chunks[i]["choices"][0]["delta"].at("content").get<std::string>();
+  }
+  EXPECT_EQ(content, "answer");
+  const json& last = chunks[chunks.size() - 2]["choices"][0];
+  EXPECT_EQ(last["finish_reason"], "stop");
+  EXPECT_EQ(last["delta"], json::object());
+  EXPECT_TRUE(last.contains("stop_reason"));
+  const json& usage = chunks.back();
+  EXPECT_EQ(usage["choices"], json::array());
+  EXPECT_EQ(usage["usage"]["completion_tokens"], 7);
+}
+
+TEST_F(ServerTest, StreamWithoutUsage) {
+  const auto list = events(chat("\"stream\":true,\"include_reasoning\":false").body);
+  ASSERT_EQ(list.size(), 4U);
+  EXPECT_EQ(json::parse(list[1])["choices"][0]["delta"]["content"], "answer");
+  for (size_t i = 0; i + 1 < list.size(); ++i) EXPECT_FALSE(json::parse(list[i]).contains("usage"));
+}
+
+TEST_F(ServerTest, OldClientsCanStream) {
+  const std::string body = chat_body("\"stream\":true");
+  const RawReply reply =
+      ask("POST /v1/chat/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  EXPECT_FALSE(reply.has("transfer-encoding"));
+  EXPECT_EQ(events(reply.body).back(), "[DONE]");
+}
+
+TEST_F(ServerTest, ASilentStreamGetsComments) {
+  settings_.api.sse_keepalive_s = 1;
+  std::atomic<bool> stop{false};
+  generator_.script = [&](engine::Generation& generation, const engine::GenerationRequest& request) {
+    while (!stop && !generation.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    generation.finish(result_of(request, FinishReason::kStop));
+  };
+  serve();
+  RawClient client(server_->port());
+  client.send(post("/v1/chat/completions", chat_body("\"stream\":true")));
+  EXPECT_TRUE(client.wait_for(": keepalive\n\n"));
+  stop = true;
+  EXPECT_EQ(events(client.reply().body).back(), "[DONE]");
+}
+
+TEST_F(ServerTest, LeavingCancels) {
+  for (const char* fields : {"\"stream\":true", "\"stream\":false"}) {
+    std::atomic<bool> started{false}, cancelled{false};
+    generator_.script = [&](engine::Generation& generation, const engine::GenerationRequest& request) {
+      started = true;
+      cancelled = run_until_cancelled(generation);
+      generation.finish(result_of(request, FinishReason::kCancelled));
+    };
+    if (server_ == nullptr) serve();
+    {
+      RawClient client(server_->port());
+      client.send(post("/v1/chat/completions", chat_body(fields)));
+      while (!started) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    for (int i = 0; i < 4000 && !cancelled; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(cancelled) << fields;
+  }
+}
+
+TEST_F(ServerTest, StoppingCancelsWhatOutlastsTheDrain) {
+  std::atomic<bool> started{false}, cancelled{false};
+  generator_.script = [&](engine::Generation& generation, const engine::GenerationRequest& request) {
+    started = true;
+    cancelled = run_until_cancelled(generation);
+    generation.finish(result_of(request, FinishReason::kCancelled));
+  };
+  serve();
+  RawClient client(server_->port());
+  client.send(post("/v1/chat/completions", chat_body("\"stream\":true")));
+  while (!started) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  server_->stop(std::chrono::milliseconds(20));
+  for (int i = 0; i < 4000 && !cancelled; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(cancelled);
+}
+
+TEST_F(ServerTest, AnEngineThatStopsEndsRepliesWithAnError) {
+  finish_with([](engine::GenerationResult& result) { result.reason = FinishReason::kCancelled; });
+  EXPECT_EQ(chat().status, 503);
+  const auto list = events(chat("\"stream\":true").body);
+  EXPECT_EQ(json::parse(list[list.size() - 2])["error"]["type"], "server_error");
+}
+
+// ---- completions
+
+TEST_F(ServerTest, Completions) {
+  generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+    say(generation, ReplyChannel::kContent, "raw </think> text");
+    engine::GenerationResult result = result_of(request, FinishReason::kLength);
+    generation.finish(result);
+  };
+  const json whole = json::parse(ask(post("/v1/completions", R"({"prompt":"<|user|>hi"})")).body);
+  EXPECT_THAT(whole["id"].get<std::string>(), testing::StartsWith("cmpl-"));
+  EXPECT_EQ(whole["object"], "text_completion");
+  EXPECT_EQ(whole["choices"][0]["text"], "raw </think> text");
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 7);
+  const engine::GenerationRequest request = generator_.last();
+  EXPECT_EQ(request.prompt, tokenizer().encode("<|user|>hi"));
+  EXPECT_EQ(request.prompt.front(), id_of("<|user|>"));
+  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_EQ(request.end_ids.size(), 3U);
+  EXPECT_FALSE(request.reply.split_reasoning);
+
+  const RawReply streamed = ask(post(
+      "/v1/completions", R"({"prompt":[5,6],"stream":true,"stream_options":{"include_usage":true},"max_tokens":3})"));
+  EXPECT_THAT(generator_.last().prompt, ElementsAre(5, 6));
+  const auto list = events(streamed.body);
+  ASSERT_EQ(list.size(), 4U);
+  EXPECT_EQ(json::parse(list[0])["choices"][0]["text"], "raw </think> text");
+  EXPECT_EQ(json::parse(list[1])["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(json::parse(list[2])["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(list[3], "[DONE]");
+}
+
+}  // namespace
+}  // namespace glm53::server
