@@ -83,11 +83,14 @@ int main(int argc, char** argv) {
 
     reset();
     forward(kShortContext, SegmentKind::kPrompt);
-    const SamplingParams greedy{.temperature = 0.0F};
+    SamplingParams greedy;
+    greedy.temperature = 0.0F;
     start = Clock::now();
     for (int i = 0; i < kDecodeTokens; ++i) {
       forward(1, SegmentKind::kWindow);
-      const SampleRow row{.logits_row = 0, .position = position, .params = &greedy};
+      SampleRow row;
+      row.position = position;
+      row.params = &greedy;
       int32_t id = 0;
       model->backend().sample(model->logits(), {&row, 1}, {&id, 1});
     }

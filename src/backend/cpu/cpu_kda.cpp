@@ -162,14 +162,15 @@ void CpuBackend::kda_prompt_segment(const Segment& segment, int head, KdaState& 
                          width, rows.beta + first * rows.heads + head, rows.heads, fresh, 0, state, state_out,
                          rows.o(first, head), width);
     } else {
-      float q[kKdaChunk][kHeadDim];
+      // q, k and v share one stride, the log's.
+      std::vector<float> q(static_cast<size_t>(kKdaChunk * width));
       float out[kKdaChunk][kHeadDim];
       for (int i = 0; i < fresh; ++i) {
-        std::copy_n(rows.q(first + i, head), kHeadDim, q[logged + i]);
+        std::copy_n(rows.q(first + i, head), kHeadDim, q.begin() + (logged + i) * width);
         rows.write_log(layer.log, logged + i, first + i, head);
       }
       const int64_t at = head * kHeadDim;
-      kernels_.kda_chunk(q[0], layer.log.key.data() + at, layer.log.value.data() + at, width,
+      kernels_.kda_chunk(q.data(), layer.log.key.data() + at, layer.log.value.data() + at, width,
                          layer.log.decay.data() + at, width, layer.log.beta.data() + head, rows.heads, logged + fresh,
                          logged, state, state_out, out[0], kHeadDim);
       for (int i = 0; i < fresh; ++i) std::copy_n(out[logged + i], kHeadDim, rows.o(first + i, head));

@@ -228,7 +228,9 @@ TEST(BackendMisuse, is_refused) {
   tiny.commit(2);
   EXPECT_THROW(tiny.backend().commit(0, 3), std::logic_error);  // rows that were rejected cannot return
   const std::vector<int32_t> ids = {1};
-  Segment segment{.slot = 0, .first_position = 7, .first_row = 0, .rows = 1};
+  Segment segment;
+  segment.first_position = 7;
+  segment.rows = 1;
   EXPECT_THROW(tiny.model().forward({ids, {&segment, 1}, {}}), std::logic_error);  // wrong position
 }
 
