@@ -11,8 +11,9 @@ start_with() {
   local output code lines
   output=$(timeout 60 "$binary" --config "$3" ${2:+--set "model.path=$2"} --check 2>&1 >/dev/null)
   code=$?
-  # Progress of the load may precede the error; the error itself is one line, the last.
-  lines=$(grep -icE 'error' <<<"$output")
+  # Log lines of the load may precede the error, which is one line.
+  lines=$(grep -c '^glm53-serve: error: ' <<<"$output")
+  lines=$((lines + $(grep -vcE '^glm53-serve: error: |^\[[^]]*\]|^$' <<<"$output")))
   if [ "$code" -ne 2 ]; then
     not_ok "$1: exit code 2" "exit code $code: ${output:0:800}"
   elif [ "$lines" -ne 1 ]; then
