@@ -2,27 +2,26 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
 #include <stdexcept>
+#include <string>
+
+#include "glm53/core/error.h"
 
 namespace glm53::text {
-namespace {
-
-// std::*_heap keep the largest on top.
-struct Later {
-  bool operator()(const BpeMerger::Scratch::Candidate& a, const BpeMerger::Scratch::Candidate& b) const {
-    return a.order > b.order;
-  }
-};
-
-}  // namespace
-
 BpeMerger::BpeMerger(const std::array<int32_t, 256>& byte_ids, const std::vector<BpeMerge>& merges)
     : byte_ids_(byte_ids), table_(std::bit_ceil(2 * merges.size() + 2)), shift_(64 - std::countr_zero(table_.size())) {
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const uint64_t pair = pair_of(merges[rank].left, merges[rank].right);
     size_t slot = first_slot(pair);
-    while (table_[slot].pair != kEmpty) slot = (slot + 1) & (table_.size() - 1);
+    while (table_[slot].pair != kEmpty) {
+      if (table_[slot].pair == pair) {
+        throw Error("model.merges[" + std::to_string(rank) + "] joins the same two tokens as model.merges[" +
+                    std::to_string(table_[slot].rank) + "]");
+      }
+      slot = (slot + 1) & (table_.size() - 1);
+    }
     table_[slot] = {pair, static_cast<uint32_t>(rank), merges[rank].result};
   }
 }
@@ -34,14 +33,17 @@ const BpeMerger::Entry* BpeMerger::find(uint64_t pair) const {
   }
 }
 
-// Puts the pair that begins at symbol `left` on the heap, if a merge joins it.
-void BpeMerger::offer(Scratch& scratch, int32_t left) const {
+// The merge that joins symbol `left` to the next; nullptr when there is none.
+const BpeMerger::Entry* BpeMerger::merge_at(const Scratch& scratch, int32_t left) const {
   const Scratch::Symbol& symbol = scratch.symbols[static_cast<size_t>(left)];
-  if (symbol.next < 0) return;
-  const uint64_t pair = pair_of(symbol.id, scratch.symbols[static_cast<size_t>(symbol.next)].id);
-  if (const Entry* entry = find(pair)) {
-    scratch.heap.push_back({uint64_t{entry->rank} << 32 | static_cast<uint32_t>(left), pair, entry->result});
-    std::push_heap(scratch.heap.begin(), scratch.heap.end(), Later{});
+  if (symbol.id < 0 || symbol.next < 0) return nullptr;
+  return find(pair_of(symbol.id, scratch.symbols[static_cast<size_t>(symbol.next)].id));
+}
+
+void BpeMerger::offer(Scratch& scratch, int32_t left) const {
+  if (const Entry* entry = merge_at(scratch, left)) {
+    scratch.heap.push_back(uint64_t{entry->rank} << 32 | static_cast<uint32_t>(left));
+    std::push_heap(scratch.heap.begin(), scratch.heap.end(), std::greater<>{});
   }
 }
 
@@ -58,16 +60,16 @@ void BpeMerger::encode(std::string_view piece, Scratch& scratch, std::vector<int
   for (int32_t i = 0; i + 1 < count; ++i) offer(scratch, i);
 
   while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), Later{});
-    const Scratch::Candidate best = heap.back();
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>{});
+    const uint64_t best = heap.back();
     heap.pop_back();
-    const auto position = static_cast<int32_t>(best.order & 0xFFFFFFFFu);
+    const auto position = static_cast<int32_t>(best & 0xFFFFFFFFu);
+    const Entry* entry = merge_at(scratch, position);
+    // An earlier merge may have changed the pair. A rank belongs to one pair, so an equal rank means the same pair.
+    if (entry == nullptr || entry->rank != best >> 32) continue;
     Scratch::Symbol& left = symbols[static_cast<size_t>(position)];
-    if (left.id < 0 || left.next < 0) continue;
     Scratch::Symbol& right = symbols[static_cast<size_t>(left.next)];
-    if (pair_of(left.id, right.id) != best.pair) continue;
-
-    left.id = best.result;
+    left.id = entry->result;
     left.next = right.next;
     right.id = -1;
     if (left.next >= 0) symbols[static_cast<size_t>(left.next)].prev = position;

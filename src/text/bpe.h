@@ -19,7 +19,8 @@ struct BpeMerge {
 /// Immutable; any number of threads may encode, each with its own Scratch.
 class BpeMerger {
  public:
-  /// `byte_ids` [256]: the token of each single byte. No two merges may join the same pair. Ids are not negative.
+  /// `byte_ids` [256]: the token of each single byte. Ids are not negative. Throws Error when two merges join the same
+  /// pair.
   BpeMerger(const std::array<int32_t, 256>& byte_ids, const std::vector<BpeMerge>& merges);
 
   /// Work space that outlives a piece, so that most pieces allocate nothing.
@@ -29,20 +30,12 @@ class BpeMerger {
       int32_t prev;  ///< index, -1 at the start
       int32_t next;  ///< index, -1 at the end
     };
-    struct Candidate {
-      uint64_t order;  ///< rank << 32 | position of the left symbol
-      uint64_t pair;   ///< tells a candidate that an earlier merge made stale
-      int32_t result;
-    };
     std::vector<Symbol> symbols;
-    std::vector<Candidate> heap;
+    std::vector<uint64_t> heap;  ///< rank << 32 | index of the left symbol; smallest first; may be out of date
   };
 
   /// Appends the tokens of `piece` to `ids`. Throws std::length_error for a piece of 2 GiB or more.
   void encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const;
-
-  /// True when some merge joins `left` and `right`.
-  bool joins(int32_t left, int32_t right) const { return find(pair_of(left, right)) != nullptr; }
 
  private:
   struct Entry {
@@ -57,6 +50,7 @@ class BpeMerger {
   }
   size_t first_slot(uint64_t pair) const { return (pair * 0x9E3779B97F4A7C15u) >> shift_; }
   const Entry* find(uint64_t pair) const;
+  const Entry* merge_at(const Scratch& scratch, int32_t left) const;
   void offer(Scratch& scratch, int32_t left) const;
 
   std::array<int32_t, 256> byte_ids_;

@@ -41,7 +41,7 @@ class Reader : public nlohmann::json_sax<json> {
 
   bool number_unsigned(number_unsigned_t value) override {
     if (mode_ != Mode::kVocab) return scalar(value);
-    if (value >= kMaxTokenIds) refuse("model.vocab:", "the id of " + quote(key_) + " is over 2^24");
+    if (value >= kMaxTokenIds) refuse("model.vocab:", "the id of " + quote(key_) + " is over 2^24 - 1");
     out_.vocab.emplace_back(std::move(key_), static_cast<int32_t>(value));
     return true;
   }
