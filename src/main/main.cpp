@@ -82,6 +82,9 @@ int run(int argc, char** argv) {
                geometry.layers, geometry.hidden, geometry.experts, geometry.vocab,
                static_cast<double>(files.checkpoint.total_bytes()) / (1024.0 * 1024.0), files.checkpoint.file_count(),
                geometry.quantization_summary);
+  if (geometry.vision && !inventory.vision_problem().empty()) {
+    spdlog::warn("the vision tower of this checkpoint cannot be used: {}", inventory.vision_problem());
+  }
 
   std::unique_ptr<Backend> backend = make_cpu_backend(geometry, {settings.cpu.threads, settings.cluster.tp});
   const int64_t available = available_memory();
