@@ -2,7 +2,7 @@
 #define GLM53_VECTOR_BYTES 16
 #if defined(__aarch64__)
 #define GLM53_VECTOR_REGISTERS 32
-#define GLM53_TILE_ROWS 6
+#define GLM53_TILE_ROWS 5
 #define GLM53_KERNELS_NAME "neon"
 #else
 #define GLM53_VECTOR_REGISTERS 16
