@@ -3,26 +3,19 @@
 
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/safetensors.h"
 #include "glm53/core/error.h"
 
 namespace glm53::test {
 
 inline std::string data_path(const std::string& name) { return std::string(GLM53_TEST_DATA) + "/" + name; }
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error("cannot read " + path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 inline nlohmann::json golden_json(const std::string& name) {
   return nlohmann::json::parse(read_file(data_path("golden/" + name)));
