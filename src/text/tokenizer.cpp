@@ -109,6 +109,7 @@ BpeMerger Tokenizer::Impl::load(const TokenizerJson& json) {
     byte_ids[byte] = found->second;
   }
 
+  tokens.reserve(json.added_tokens.size() + json.vocab.size());
   for (const AddedToken& added : json.added_tokens) {
     const auto in_vocab = vocab.find(added.text);
     if (in_vocab != vocab.end() && in_vocab->second != added.id) {
