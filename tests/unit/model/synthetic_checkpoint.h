@@ -114,9 +114,10 @@ inline std::vector<TestTensor> synthetic_tensors(const Geometry& geometry, Layou
     const bool can_be_exl3 =
         spec.form == TensorForm::kLinear && shape[0] % 128 == 0 && shape[1] % 128 == 0 && spec.name != "embed_tokens";
     if (can_be_exl3) {
-      const int bits = 2 + static_cast<int>(std::hash<std::string>{}(name) % 5);
       const bool is_fused = !fused.empty();
-      const RandomExl3 quantised(is_fused ? fused : name, shape[1], is_fused ? spec.fused_rows : shape[0], bits);
+      const std::string& module = is_fused ? fused : name;
+      const int bits = 2 + static_cast<int>(std::hash<std::string>{}(module) % 5);
+      const RandomExl3 quantised(module, shape[1], is_fused ? spec.fused_rows : shape[0], bits);
       if (is_expert || layout == Layout::kStock) {
         if (!is_fused || spec.fused_row == 0) append(quantised.tensors());
       } else {
