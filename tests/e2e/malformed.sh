@@ -67,7 +67,7 @@ head -c 100000 "$tiny/model-00001-of-00003.safetensors" >"$scratch/cut"
 ln -sf "$scratch/cut" "$scratch/model/model-00001-of-00003.safetensors"
 start_with "a shard cut short" "$scratch/model" $config
 model_with "$tiny/tokenizer.json" tokenizer.json
-rm "$scratch/model/model.safetensors.index.json" "$scratch/model/model-00003-of-00003.safetensors"
+rm "$scratch/model/model.safetensors.index.json" "$scratch/model/model-00002-of-00003.safetensors"
 start_with "missing tensors" "$scratch/model" $config
 model_with "$tiny/tokenizer.json" tokenizer.json
 rm "$scratch/model/tokenizer.json"
