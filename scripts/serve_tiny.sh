@@ -43,8 +43,11 @@ echo
 echo "> $question"
 curl -sSN --fail-with-body "$url/v1/chat/completions" -H 'Content-Type: application/json' -d "$(
   jq -n --arg question "$question" '{messages: [{role: "user", content: $question}], temperature: 0, stream: true}'
-)" | sed -un 's/^data: \({.*\)$/\1/p' | jq -j --unbuffered '
-  .choices[]?.delta | if .reasoning_content then "\u001b[2m\(.reasoning_content)\u001b[0m" else .content // empty end'
+)" | sed -un 's/^data: \({.*\)$/\1/p' | jq -jn --unbuffered '
+  foreach (inputs | .choices[]?.delta) as $delta ({answers: false};
+    .text = ($delta.reasoning_content // $delta.content // "") |
+    .first = ((.answers | not) and ($delta.content // "") != "") | .answers = (.answers or .first);
+    if .first then "\n\n" + .text else .text end)'
 echo
 
 if $keep; then
