@@ -38,11 +38,11 @@ __host__ __device__ inline float from_e4m3(uint8_t code) {
 /// mantissa move to their bf16 places and 2^120 corrects the exponent bias, subnormal codes included. NaN codes (never
 /// written) come out as ±480.
 __device__ inline void e4m3x4_to_bf16(uint32_t codes, uint32_t& low, uint32_t& high) {
-  constexpr uint32_t kBias = 0x7B807B80U;  // 2^120 twice
   const auto widen = [](uint32_t spread) {
     const uint32_t bits = (spread & 0x80008000U) | ((spread >> 4) & 0x07F007F0U);
+    const uint32_t bias = 0x7B807B80U;  // 2^120 twice
     const __nv_bfloat162 value =
-        __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits), *reinterpret_cast<const __nv_bfloat162*>(&kBias));
+        __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits), *reinterpret_cast<const __nv_bfloat162*>(&bias));
     return *reinterpret_cast<const uint32_t*>(&value);
   };
   low = widen(__byte_perm(codes, 0, 0x1404));
