@@ -36,6 +36,8 @@ std::logic_error misuse(const std::string& what) { return std::logic_error("cpu 
 CpuBackend::CpuBackend(const Geometry& geometry, const CpuBackendOptions& options)
     : geometry_(geometry),
       kda_heads_(geometry.kda_heads / options.tensor_parallel),
+      serving_(options.mode == CpuMode::kServing),
+      latent_format_(options.latents),
       pool_(options.threads),
       kernels_(vector_kernels()) {
   if (geometry.kda_head_dim != 128) throw Error("linear_attn_config.head_dim: the CPU backend supports 128 only");
@@ -244,9 +246,11 @@ void CpuBackend::head(const HeadWeights& weights, Tensor streams, Tensor hidden,
     for (int64_t d = 0; d < width; ++d) {
       mean[d] = 0.25F * ((x[d] + x[width + d]) + (x[2 * width + d] + x[3 * width + d]));
     }
+    round_bf16(mean, width);
     rms_norm(mean, norm, width, mean);
   }
-  multiply(linear(weights.lm_head), row_of(hidden, 0), hidden.width, rows, row_of(logits, 0), logits.width);
+  multiply(linear(weights.lm_head), row_of(hidden, 0), hidden.width, rows, row_of(logits, 0), logits.width,
+           Rounding::kNone);
 }
 
 void CpuBackend::sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> ids) {
@@ -285,18 +289,33 @@ std::vector<float> CpuBackend::read_pool_key(int sparse_index, std::span<const i
 // ----------------------------------------------------------------------------------------------------- helpers
 
 void CpuBackend::multiply(const PackedLinear& weight, const float* x, int64_t x_stride, int rows, float* y,
-                          int64_t y_stride) {
+                          int64_t y_stride, Rounding rounding) {
   const int64_t row_tasks = (rows + kRowsPerTask - 1) / kRowsPerTask;
   const int64_t panel_tasks = (weight.panel_count() + kPanelsPerTask - 1) / kPanelsPerTask;
   pool_.parallel_for(row_tasks * panel_tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task / panel_tasks * kRowsPerTask;
+      const int64_t row_end = std::min<int64_t>(row + kRowsPerTask, rows);
       const int64_t panel = task % panel_tasks * kPanelsPerTask;
-      kernels_.linear(x + row * x_stride, x_stride, static_cast<int>(std::min<int64_t>(kRowsPerTask, rows - row)),
-                      weight.panels.data(), weight.format, weight.in, weight.out, panel,
-                      std::min(panel + kPanelsPerTask, weight.panel_count()), y + row * y_stride, y_stride);
+      const int64_t panel_end = std::min(panel + kPanelsPerTask, weight.panel_count());
+      kernels_.linear(x + row * x_stride, x_stride, static_cast<int>(row_end - row), weight.panels.data(),
+                      weight.format, weight.in, weight.out, panel, panel_end, y + row * y_stride, y_stride);
+      if (!serving_ || rounding == Rounding::kNone) continue;
+      const int64_t column = panel * kPanelOutputs;
+      const int64_t columns = std::min(panel_end * kPanelOutputs, weight.out) - column;
+      for (int64_t r = row; r < row_end; ++r) round_bf16(y + r * y_stride + column, columns);
     }
   });
+}
+
+void CpuBackend::round_bf16(float* values, int64_t count) const {
+  if (!serving_) return;
+  for (int64_t i = 0; i < count; ++i) values[i] = bf16_to_float(float_to_bf16(values[i]));
+}
+
+void CpuBackend::round_fp16(float* values, int64_t count) const {
+  if (!serving_) return;
+  for (int64_t i = 0; i < count; ++i) values[i] = fp16_to_float(float_to_fp16(values[i]));
 }
 
 void CpuBackend::multiply_here(const PackedLinear& weight, const float* x, int64_t x_stride, int rows, float* y,
@@ -305,10 +324,11 @@ void CpuBackend::multiply_here(const PackedLinear& weight, const float* x, int64
                   weight.panel_count(), y, y_stride);
 }
 
-void CpuBackend::rms_norm(const float* x, const float* weight, int64_t width, float* y) const {
+void CpuBackend::rms_norm(const float* x, const float* weight, int64_t width, float* y, Rounding rounding) const {
   const float mean_square = kernels_.sum_squares(x, width) / static_cast<float>(width);
   const float scale = 1.0F / std::sqrt(mean_square + geometry_.rms_norm_eps);
   for (int64_t i = 0; i < width; ++i) y[i] = x[i] * scale * weight[i];
+  if (rounding == Rounding::kBf16) round_bf16(y, width);
 }
 
 void CpuBackend::trace(int layer, std::string_view name, const float* values, int64_t width) const {

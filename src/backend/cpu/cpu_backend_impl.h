@@ -25,6 +25,9 @@ struct PackedLinear {
   int64_t panel_count() const { return (out + kPanelOutputs - 1) / kPanelOutputs; }
 };
 
+/// Whether serving mode rounds a result to bf16. In fp32 mode nothing is rounded either way.
+enum class Rounding : uint8_t { kBf16, kNone };
+
 /// One routed expert, de-quantised to fp32 at load.
 struct PackedExpert {
   PackedLinear gate_up;  ///< [2·width, hidden]
@@ -81,12 +84,17 @@ class CpuBackend final : public Backend {
   const PackedLinear& linear(const Linear& weight) const { return linears_.at(static_cast<size_t>(weight.handle)); }
   const float* vector(const Vector& weight) const { return vectors_.at(static_cast<size_t>(weight.handle)).data(); }
   /// y [rows, out] = x [rows, in] · Wᵀ on all threads.
-  void multiply(const PackedLinear& weight, const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride);
+  void multiply(const PackedLinear& weight, const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride,
+                Rounding rounding = Rounding::kBf16);
   /// The same on the calling thread.
   void multiply_here(const PackedLinear& weight, const float* x, int64_t x_stride, int rows, float* y,
                      int64_t y_stride) const;
   /// y = x · rsqrt(mean(x²) + eps) · weight; x and y may be the same. Spec 10 §3.2.
-  void rms_norm(const float* x, const float* weight, int64_t width, float* y) const;
+  void rms_norm(const float* x, const float* weight, int64_t width, float* y,
+                Rounding rounding = Rounding::kBf16) const;
+  /// Serving mode: values → nearest bf16 or fp16. fp32 mode: nothing.
+  void round_bf16(float* values, int64_t count) const;
+  void round_fp16(float* values, int64_t count) const;
   /// A named scratch buffer of at least `count` floats; contents undefined. One name, one use inside an operation.
   float* scratch(const char* name, int64_t count);
   PackedLinear pack(std::span<const LinearPart> parts) const;
@@ -102,15 +110,19 @@ class CpuBackend final : public Backend {
   void kda_window_segment(const Segment& segment, int head, KdaState& layer, const KdaRows& rows);
 
   // cpu_sparse_attention.cpp
+  void write_latent(const float* latent, float* page_row) const;
   void write_pool_key(const IndexRing& ring, int64_t first, const float* pool_position, float* weights,
                       float* pool_key) const;
 
   // cpu_mlp.cpp
-  void swiglu_rows(const PackedLinear& gate_up, const PackedLinear& down, const float* x, int64_t x_stride, int rows,
-                   float* y, int64_t y_stride) const;
+  enum class MlpPrecision : uint8_t { kBf16, kExpert };
+  void swiglu_rows(const PackedLinear& gate_up, const PackedLinear& down, MlpPrecision precision, const float* x,
+                   int64_t x_stride, int rows, float* y, int64_t y_stride) const;
 
   const Geometry geometry_;
   const int kda_heads_;  ///< of this rank
+  const bool serving_;   ///< CpuMode::kServing
+  const LatentFormat latent_format_;
   mutable ThreadPool pool_;
   const VectorKernels& kernels_;
   TraceSink* trace_ = nullptr;

@@ -78,6 +78,7 @@ void CpuBackend::kda(const KdaWeights& weights, Tensor x, Tensor y) {
           out[c] = w[0] * taps[0][c] + w[1] * taps[1][c] + w[2] * taps[2][c] + w[3] * taps[3][c];
         }
         kernels_.silu(out, out, 3 * width);
+        round_bf16(out, 3 * width);
 
         float* g = decay + row * width;
         for (int h = 0; h < heads; ++h) {
@@ -132,8 +133,9 @@ void CpuBackend::kda(const KdaWeights& weights, Tensor x, Tensor y) {
       kernels_.sigmoid(gates, gates, width);
       for (int h = 0; h < heads; ++h) {
         float* o = kda_rows.o(row, h);
-        rms_norm(o, norm, kHeadDim, o);
+        rms_norm(o, norm, kHeadDim, o, Rounding::kNone);
         for (int64_t c = 0; c < kHeadDim; ++c) o[c] *= gates[h * kHeadDim + c];
+        round_bf16(o, kHeadDim);
       }
     }
   });

@@ -48,7 +48,7 @@ void CpuBackend::mhc_pre(const MhcSite& site, Tensor streams, Tensor mix, Tensor
   float* z = scratch("mhc.z", int64_t{rows} * kMixes);
   float* collapsed = trace_ == nullptr ? nullptr : scratch("mhc.x", rows * hidden);
   // Step 2 on the raw streams; step 1's scale is applied to the 24 results.
-  multiply(linear(site.fn), row_of(streams, 0), streams.width, rows, z, kMixes);
+  multiply(linear(site.fn), row_of(streams, 0), streams.width, rows, z, kMixes, Rounding::kNone);
 
   const float* base = vector(site.base);
   const float* scale = vector(site.scale);
@@ -81,6 +81,7 @@ void CpuBackend::mhc_pre(const MhcSite& site, Tensor streams, Tensor mix, Tensor
       for (int64_t d = 0; d < hidden; ++d) {
         out[d] = pre[0] * x[d] + pre[1] * x[hidden + d] + pre[2] * x[2 * hidden + d] + pre[3] * x[3 * hidden + d];
       }
+      round_bf16(out, hidden);
       if (collapsed != nullptr) std::copy_n(out, hidden, collapsed + r * hidden);
       rms_norm(out, norm, hidden, out);
     }
@@ -124,6 +125,7 @@ void CpuBackend::mhc_post(const MhcSite& site, Tensor streams, Tensor mix, Tenso
           x[j * hidden + d] = post[j] * update[d] + mixed;
         }
       }
+      round_bf16(x, streams.width);
     }
   });
   if (site.is_ffn) trace(site.layer, "out0", row_of(streams, 0), streams.width);

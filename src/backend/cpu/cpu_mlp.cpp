@@ -13,15 +13,23 @@ struct CpuBackend::RoutedRow {
   int slot = 0;  ///< place among the row's experts, best first
 };
 
-/// y [rows, hidden] = down(silu(min(gate, 10)) · clamp(up, ±10)), on the calling thread.
-void CpuBackend::swiglu_rows(const PackedLinear& gate_up, const PackedLinear& down, const float* x, int64_t x_stride,
-                             int rows, float* y, int64_t y_stride) const {
+/// y [rows, hidden] = down(silu(min(gate, 10)) · clamp(up, ±10)), on the calling thread. Serving mode rounds the shared
+/// expert's intermediates to bf16; a routed expert takes x in fp16 (the caller's) and rounds the activation to fp16
+/// alone. The result is rounded with the sum of all experts.
+void CpuBackend::swiglu_rows(const PackedLinear& gate_up, const PackedLinear& down, MlpPrecision precision,
+                             const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride) const {
   const int64_t width = gate_up.out / 2;
   std::vector<float> gate_and_up(static_cast<size_t>(rows * gate_up.out));
   multiply_here(gate_up, x, x_stride, rows, gate_and_up.data(), gate_up.out);
   for (int r = 0; r < rows; ++r) {
     float* gate = gate_and_up.data() + r * gate_up.out;
+    if (precision == MlpPrecision::kBf16) round_bf16(gate, gate_up.out);
     kernels_.swiglu(gate, gate + width, geometry_.swiglu_limit, gate, width);
+    if (precision == MlpPrecision::kBf16) {
+      round_bf16(gate, width);
+    } else {
+      round_fp16(gate, width);
+    }
   }
   multiply_here(down, gate_and_up.data(), gate_up.out, rows, y, y_stride);
 }
@@ -36,6 +44,7 @@ void CpuBackend::dense_mlp(const MlpWeights& weights, Tensor x, Tensor y) {
     for (int64_t r = begin; r < end; ++r) {
       float* gate = gate_and_up + r * gate_up.out;
       kernels_.swiglu(gate, gate + width, geometry_.swiglu_limit, gate, width);
+      round_bf16(gate, width);
     }
   });
   multiply(linear(weights.down), gate_and_up, gate_up.out, rows, row_of(y, 0), y.width);
@@ -50,7 +59,7 @@ void CpuBackend::moe(const MoeWeights& weights, Tensor x, Tensor y) {
 
   // Router: scores select with the bias and weigh without it.
   float* logits = scratch("moe.logits", int64_t{rows} * experts);
-  multiply(linear(weights.router), row_of(x, 0), x.width, rows, logits, experts);
+  multiply(linear(weights.router), row_of(x, 0), x.width, rows, logits, experts, Rounding::kNone);
   float* routing = scratch("moe.routing", int64_t{rows} * chosen);  // [rows, chosen] w_e
   std::vector<std::vector<RoutedRow>> rows_of_expert(static_cast<size_t>(experts));
   std::vector<float> chosen_ids(trace_ == nullptr ? 0 : static_cast<size_t>(rows * chosen));
@@ -102,14 +111,16 @@ void CpuBackend::moe(const MoeWeights& weights, Tensor x, Tensor y) {
     for (int64_t t = begin; t < end; ++t) {
       const Task& task = tasks[static_cast<size_t>(t)];
       if (task.expert == experts) {
-        swiglu_rows(shared_gate_up, shared_down, row_of(x, task.first), x.width, task.count,
+        swiglu_rows(shared_gate_up, shared_down, MlpPrecision::kBf16, row_of(x, task.first), x.width, task.count,
                     shared_rows + task.first * hidden, hidden);
         continue;
       }
       const RoutedRow* routed = rows_of_expert[task.expert].data() + task.first;
       for (int i = 0; i < task.count; ++i) std::copy_n(row_of(x, routed[i].row), hidden, gathered.begin() + i * hidden);
+      round_fp16(gathered.data(), task.count * hidden);
       const PackedExpert& expert = bank[task.expert];
-      swiglu_rows(expert.gate_up, expert.down, gathered.data(), hidden, task.count, result.data(), hidden);
+      swiglu_rows(expert.gate_up, expert.down, MlpPrecision::kExpert, gathered.data(), hidden, task.count,
+                  result.data(), hidden);
       for (int i = 0; i < task.count; ++i) {
         const int64_t place = int64_t{routed[i].row} * chosen + routed[i].slot;
         std::copy_n(result.begin() + i * hidden, hidden, expert_rows + place * hidden);
@@ -126,6 +137,7 @@ void CpuBackend::moe(const MoeWeights& weights, Tensor x, Tensor y) {
         kernels_.axpy(routing[r * chosen + slot], expert_rows + (r * chosen + slot) * hidden, out, hidden);
       }
       kernels_.axpy(1.0F, shared_rows + r * hidden, out, hidden);
+      round_bf16(out, hidden);
     }
   });
 

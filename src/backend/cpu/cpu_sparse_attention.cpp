@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_backend_impl.h"
+#include "glm53/core/e4m3.h"
 
 namespace glm53::cpu {
 namespace {
@@ -48,6 +49,16 @@ void select_pools(RowScratch& scratch, int pool_count, int keep) {
 
 }  // namespace
 
+/// A latent row as the cache would give it back.
+void CpuBackend::write_latent(const float* latent, float* page_row) const {
+  std::copy_n(latent, geometry_.latent, page_row);
+  if (!serving_ || latent_format_ == LatentFormat::kBf16) return;  // bf16 rows hold the norm's result exactly
+  float largest = 1e-4F;
+  for (int i = 0; i < geometry_.latent; ++i) largest = std::max(largest, std::abs(latent[i]));
+  const float scale = std::exp2(std::ceil(std::log2(largest / kLargestE4m3)));
+  for (int i = 0; i < geometry_.latent; ++i) page_row[i] = round_to_e4m3(latent[i] / scale) * scale;
+}
+
 /// kP[c] = Σ_j π_j·kI_{first+j}[c], π = softmax over the pool's positions of (γI_{first+j}[c] + ape[j][c]).
 void CpuBackend::write_pool_key(const IndexRing& ring, int64_t first, const float* pool_position, float* weights,
                                 float* pool_key) const {
@@ -72,6 +83,7 @@ void CpuBackend::write_pool_key(const IndexRing& ring, int64_t first, const floa
     }
     pool_key[c] = key / sum;
   }
+  round_bf16(pool_key, dim);
 }
 
 void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor x, Tensor y) {
@@ -91,7 +103,7 @@ void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor 
   const PackedLinear& index_input = linear(weights.index_input);
   const int64_t index_width = index_input.out;
   float* index_rows = scratch("dsa.index", rows * index_width);
-  multiply(index_input, row_of(x, 0), x.width, rows, index_rows, index_width);
+  multiply(index_input, row_of(x, 0), x.width, rows, index_rows, index_width, Rounding::kNone);
 
   const float* query_norm = vector(weights.query_norm);
   const float* latent_norm = vector(weights.latent_norm);
@@ -102,7 +114,11 @@ void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor 
       float* query_low = low + r * low_width;
       rms_norm(query_low, query_norm, g.q_lora, query_low);
       rms_norm(query_low + g.q_lora, latent_norm, latent_width, query_low + g.q_lora);
-      layer_norm(index_rows + r * index_width, key_norm, key_bias, index_dim);
+      // Key and gate are bf16 when serving; the head weights stay fp32, where rounding would flip near-tied pools.
+      float* index_row = index_rows + r * index_width;
+      round_bf16(index_row, 2 * index_dim);
+      layer_norm(index_row, key_norm, key_bias, index_dim);
+      round_bf16(index_row, index_dim);
     }
   });
 
@@ -114,8 +130,8 @@ void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor 
     for (int64_t i = 0; i < segment.rows; ++i) {
       const int64_t position = segment.first_position + i;
       const int64_t row = segment.first_row + i;
-      std::copy_n(low + row * low_width + g.q_lora, latent_width,
-                  pages.latents.begin() + page_row(segment.pages, position, kPageTokens) * latent_width);
+      write_latent(low + row * low_width + g.q_lora,
+                   pages.latents.data() + page_row(segment.pages, position, kPageTokens) * latent_width);
       const int64_t at = position % ring.ring * index_dim;
       std::copy_n(index_rows + row * index_width, index_dim, ring.key.begin() + at);
       std::copy_n(index_rows + row * index_width + index_dim, index_dim, ring.gate.begin() + at);
@@ -195,6 +211,7 @@ void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor 
       float* out = attended + row * absorbed_width + h * latent_width;
       std::fill_n(out, latent_width, 0.0F);
       for (int64_t n = 0; n < count; ++n) kernels_.axpy(probabilities[n], latent_of(n), out, latent_width);
+      round_bf16(out, latent_width);
       if (trace_ != nullptr) {
         trace_->record_probabilities(weights.layer, static_cast<int>(row), h, scratch_row.positions,
                                      scratch_row.scores);

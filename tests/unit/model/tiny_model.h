@@ -18,9 +18,12 @@ namespace glm53::test {
 class TinyModel {
  public:
   explicit TinyModel(int threads = 1, int sequences = 1, int64_t context = 1024, int max_rows = 1024)
+      : TinyModel(CpuBackendOptions{.threads = threads}, sequences, context, max_rows) {}
+
+  explicit TinyModel(const CpuBackendOptions& options, int sequences = 1, int64_t context = 1024, int max_rows = 1024)
       : checkpoint_(Checkpoint::open(data_path("models/glm53-tiny"))),
         geometry_(load_geometry(data_path("models/glm53-tiny"))) {
-    auto backend = make_cpu_backend(geometry_, {.threads = threads});
+    auto backend = make_cpu_backend(geometry_, options);
     const CheckpointInventory inventory(checkpoint_, geometry_);
     ModelWeights weights = load_weights(inventory, geometry_, {}, *backend, {});
     pages_per_slot_ = (context + kPageTokens - 1) / kPageTokens;
