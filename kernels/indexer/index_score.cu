@@ -181,8 +181,8 @@ struct WorkList {
     }
     return total;
   }
-  /// The group that holds item `index`; the item's tile, and the items left in the group from it on.
-  __device__ Group find(int index, int& tile, int& left) const {
+  /// The group that holds item `index`; the item's tile and the group's tile count.
+  __device__ Group find(int index, int& tile, int& end_tile) const {
     for (int s = 0; s < args.tables.segment_capacity; ++s) {
       const Group whole = clip(args.tables.segments[s]);
       const int tile_count = tiles(whole);
@@ -193,11 +193,11 @@ struct WorkList {
       }
       const int group = index / tile_count;
       tile = index % tile_count;
-      left = tile_count - tile;
+      end_tile = tile_count;
       const int skip = group * group_rows;
       return {whole.pages, whole.first_row + skip, min(group_rows, whole.rows - skip), whole.first_position + skip};
     }
-    tile = left = 0;
+    tile = end_tile = 0;
     return {};
   }
 };
@@ -206,7 +206,7 @@ template <IndexFormat kFormat, int kPool>
 __global__ void __launch_bounds__(kWarps* kWarp, kBlocksPerSm) index_score_kernel(const IndexScore args, int padded) {
   __shared__ Group group;
   __shared__ int tile;
-  __shared__ int left;
+  __shared__ int end_tile;
   extern __shared__ uint4 shared_query[];  // [vectors][16 chunks], chunk ^ (vector & 1)
   auto* shared_weight = reinterpret_cast<float*>(shared_query + kGroupVectors * kChunks);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -215,12 +215,17 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocksPerSm) index_score_kerne
   const WorkList list{args, min(kMaxGroupRows, kGroupVectors / padded)};
   const int64_t size = list.size();
   auto item = static_cast<int>(size * blockIdx.x / gridDim.x);
-  const auto end = static_cast<int>(size * (blockIdx.x + 1) / gridDim.x);
+  auto remaining = static_cast<int>(size * (blockIdx.x + 1) / gridDim.x) - item;
 
-  while (item < end) {
+  while (remaining > 0) {
     __syncthreads();  // everyone is done with the last group
-    if (threadIdx.x == 0) group = list.find(item, tile, left);
+    if (threadIdx.x == 0) {
+      group = list.find(item, tile, end_tile);
+      end_tile = min(end_tile, tile + remaining);
+    }
     __syncthreads();
+    item += end_tile - tile;
+    remaining -= end_tile - tile;
     for (int i = static_cast<int>(threadIdx.x); i < group.rows * padded * kChunks; i += kWarps * kWarp) {
       const int vector = i / kChunks;
       const int chunk = i % kChunks;
@@ -240,9 +245,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocksPerSm) index_score_kerne
 
     const auto visible = static_cast<int>(group.first_position) + 1;  // positions that row 0 sees
     const int group_pools = (visible + group.rows - 1) / kPool;
-    const int tiles = min(left, end - item);
-    item += tiles;
-    for (int t = tile; t < tile + tiles; ++t) {
+    for (int t = tile; t < end_tile; ++t) {
       const int first = t * kTilePools + warp * kWarpPools;
       if (first >= group_pools) continue;
       KeyFragments keys;
