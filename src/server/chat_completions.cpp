@@ -132,9 +132,13 @@ HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
   const ReplyHead head{"chatcmpl-" + random_id(),    settings.model.served_name, std::time(nullptr),
                        settings.api.reasoning_field, request.include_reasoning,  request.common.include_usage};
   auto reply = std::make_shared<RunningReply>(prepare(request, head.id, api), api);
-  if (!request.common.stream) return whole_reply(*reply, head, http);
   const std::chrono::seconds keepalive(settings.api.sse_keepalive_s);
-  return sse_response([reply, head, keepalive](SseWriter& out) { stream_reply(*reply, head, keepalive, out); });
+  HttpResponse response =
+      request.common.stream
+          ? sse_response([reply, head, keepalive](SseWriter& out) { stream_reply(*reply, head, keepalive, out); })
+          : whole_reply(*reply, head, http);
+  response.headers.push_back({kRequestId, head.id});
+  return response;
 }
 
 }  // namespace glm53::server

@@ -133,9 +133,13 @@ HttpResponse completions(const HttpRequest& http, const ApiContext& api) {
   const ReplyHead head{"cmpl-" + random_id(), settings.model.served_name, std::time(nullptr),
                        request.common.include_usage};
   auto reply = std::make_shared<RunningReply>(prepare(request, head.id, api), api);
-  if (!request.common.stream) return whole_reply(*reply, head, http);
   const std::chrono::seconds keepalive(settings.api.sse_keepalive_s);
-  return sse_response([reply, head, keepalive](SseWriter& out) { stream_reply(*reply, head, keepalive, out); });
+  HttpResponse response =
+      request.common.stream
+          ? sse_response([reply, head, keepalive](SseWriter& out) { stream_reply(*reply, head, keepalive, out); })
+          : whole_reply(*reply, head, http);
+  response.headers.push_back({kRequestId, head.id});
+  return response;
 }
 
 }  // namespace glm53::server

@@ -48,6 +48,9 @@ class RunningReply {
   std::vector<std::pair<int32_t, std::string>> marker_stops_;  ///< stop strings that are one token
 };
 
+/// Header that names a request in replies and logs.
+inline constexpr const char* kRequestId = "X-Request-Id";
+
 /// 32 hexadecimal digits from OS entropy.
 std::string random_id();
 /// JSON text with anything that is not UTF-8 replaced.

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include <spdlog/spdlog.h>
+
 #include "server/api_error.h"
 #include "server/chat_completions.h"
 #include "server/completions.h"
@@ -138,12 +140,19 @@ bool printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7F; });
 }
 
+/// Replies carry the client's own request id, else that of the generation, else a fresh one. The log line joins them.
 void add_common_headers(const HttpRequest& request, HttpResponse& response) {
-  const std::string_view id = request.header("X-Request-Id");
-  const bool usable = !id.empty() && id.size() <= 128 && printable(id);
-  response.headers.push_back({"X-Request-Id", usable ? std::string(id) : random_id()});
+  const auto own = std::find_if(response.headers.begin(), response.headers.end(),
+                                [](const HttpHeader& header) { return header.name == kRequestId; });
+  const std::string generation = own == response.headers.end() ? random_id() : own->value;
+  if (own != response.headers.end()) response.headers.erase(own);
+  const std::string_view given = request.header(kRequestId);
+  const bool usable = !given.empty() && given.size() <= 128 && printable(given);
+  const std::string shown = usable ? std::string(given) : generation;
+  spdlog::debug("{} {} {}: {}, request id {}", request.method, request.path, response.status, generation, shown);
+  response.headers.push_back({kRequestId, shown});
   response.headers.push_back({"Access-Control-Allow-Origin", "*"});
-  response.headers.push_back({"Access-Control-Expose-Headers", "X-Request-Id"});
+  response.headers.push_back({"Access-Control-Expose-Headers", kRequestId});
 }
 
 HttpResponse preflight(const HttpRequest& request) {

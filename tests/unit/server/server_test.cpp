@@ -184,6 +184,7 @@ TEST_F(ServerTest, WholeChatReply) {
   EXPECT_EQ(tokenizer().decode(request.prompt, false),
             "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hello!<|assistant|><think>");
   EXPECT_EQ(request.id, body["id"]);
+  EXPECT_EQ(reply.header("x-request-id"), body["id"]);
   EXPECT_EQ(request.max_tokens, 50);
   EXPECT_EQ(request.sampling.seed, 11U);
   EXPECT_TRUE(request.reply.split_reasoning);
