@@ -1,0 +1,14 @@
+// Instances of trellis_gemm.cuh for K = 5.
+#include "kernels/experts/trellis_gemm.cuh"
+
+namespace glm53::kernels {
+
+void thin_gemm_k5(const TrellisGemm& gemm, TrellisKind kind, cudaStream_t stream) {
+  launch_gemm<5>(true, gemm, kind, stream);
+}
+
+void tile_gemm_k5(const TrellisGemm& gemm, TrellisKind kind, cudaStream_t stream) {
+  launch_gemm<5>(false, gemm, kind, stream);
+}
+
+}  // namespace glm53::kernels
