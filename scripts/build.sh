@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/packages.sh
+# Clones in different folders share compiled objects, where ccache is there.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
 ensure_packages "${build_packages[@]}"
 # Configuring again costs time only when something was never configured or is asked for.

@@ -10,6 +10,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/packages.sh
+# Clones in different folders share compiled objects, where ccache is there.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
 all_stages=(format layout unit asan aarch64 cuda e2e)
 stages=("$@")
