@@ -13,6 +13,8 @@
 //
 // A sub-chunk that the call's rows do not complete gives its outputs and goes to the log; it is computed again, with
 // the same bits for these rows, when its other rows come: a row's arithmetic reads nothing of later rows.
+#include <cstddef>
+
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/ldmatrix.h"
 #include "kernels/common/mma.h"
@@ -74,6 +76,11 @@ struct Stage {
   float total_decay[kHead];        ///< Γ_15
   float beta[kRows];
 };
+
+// Byte distances, so that one register addresses several arrays.
+constexpr uint32_t kKeyLow = offsetof(Stage, key_low) - offsetof(Stage, key_high);
+constexpr uint32_t kQuery = offsetof(Stage, query) - offsetof(Stage, key_high);
+constexpr uint32_t kEndKeyLow = offsetof(Stage, end_key_low) - offsetof(Stage, end_key_high);
 
 struct Shared {
   DeviceSegment segment;
@@ -424,21 +431,19 @@ class Scanner {
     float read[2][4] = {};
     float read_small[2][4] = {};
     float o[2][4] = {};
-    const uint32_t key_high = row_tiles(stage.key_high[0], kPitch);
-    const uint32_t key_low = row_tiles(stage.key_low[0], kPitch);
-    const uint32_t query = row_tiles(stage.query[0], kPitch);
+    const uint32_t rows = row_tiles(stage.key_high[0], kPitch);
 #pragma unroll
     for (int k = 0; k < kHead / 16; ++k) {
       uint32_t s_high[4];
       uint32_t s_low[4];
       pack(s_[2 * k], s_[2 * k + 1], s_high, s_low);
       uint32_t b[4];
-      ldmatrix_x4(b, key_high + k * 32);
+      ldmatrix_x4(b, rows + k * 32);
       multiply(read, s_high, b);
       multiply(read_small, s_low, b);
-      ldmatrix_x4(b, key_low + k * 32);
+      ldmatrix_x4(b, rows + k * 32 + kKeyLow);
       multiply(read_small, s_high, b);
-      ldmatrix_x4(b, query + k * 32);
+      ldmatrix_x4(b, rows + k * 32 + kQuery);
       multiply(o, s_high, b);
       multiply(o, s_low, b);
     }
@@ -470,15 +475,14 @@ class Scanner {
     if (!complete) return;
 
     decay(stage.total_decay);
-    const uint32_t end_high = column_tiles(stage.end_key_high[0], kPitch);
-    const uint32_t end_low = column_tiles(stage.end_key_low[0], kPitch);
+    const uint32_t end_rows = column_tiles(stage.end_key_high[0], kPitch);
 #pragma unroll
     for (int k = 0; k < kHead / 16; ++k) {
       uint32_t b[4];
       float(&s)[2][4] = *reinterpret_cast<float(*)[2][4]>(&s_[2 * k]);
-      ldmatrix_x4_transposed(b, end_low + k * 32);
+      ldmatrix_x4_transposed(b, end_rows + k * 32 + kEndKeyLow);
       multiply(s, d_high, b);
-      ldmatrix_x4_transposed(b, end_high + k * 32);
+      ldmatrix_x4_transposed(b, end_rows + k * 32);
       multiply(s, d_low, b);
       multiply(s, d_high, b);
     }
