@@ -22,10 +22,13 @@
 
 namespace glm53 {
 
-/// Activation memory of a backend: a view, fp32 on the CPU, the serving dtype on a GPU. Holds up to `capacity_rows`
-/// rows.
+/// Activations in the serving dtype (fp32 on the CPU, bf16 on a GPU), or coefficients that stay fp32 everywhere.
+enum class Precision : uint8_t { kServing, kFp32 };
+
+/// Activation memory of a backend: a view on up to `capacity_rows` rows.
 struct Tensor {
   void* data = nullptr;
+  Precision precision = Precision::kServing;
   int64_t capacity_rows = 0;
   int64_t width = 0;  ///< elements a row
 };
@@ -72,6 +75,9 @@ class Backend {
   // ---- weights, at load time only; the views in `parts` may be released when the call returns
   /// Rows of all parts stacked: [Σ rows, in].
   virtual Linear load_linear(std::string_view name, std::span<const LinearPart> parts) = 0;
+  /// One matrix a part, all of one shape.
+  virtual LinearBatch load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) = 0;
+  virtual Matrix load_matrix(std::string_view name, const LinearPart& part) = 0;
   /// Elements of all parts concatenated, kept in fp32.
   virtual Vector load_vector(std::string_view name, std::span<const VectorPart> parts) = 0;
   /// One MoE layer's routed experts of this rank.
@@ -81,9 +87,9 @@ class Backend {
   virtual MemoryPlan plan_memory(const CachePlan& plan) const = 0;
   virtual void create_caches(const CachePlan& plan) = 0;
   /// Activation buffer of plan.max_rows rows.
-  virtual Tensor create_activations(std::string_view name, int64_t width) = 0;
+  virtual Tensor create_activations(std::string_view name, int64_t width, Precision precision) = 0;
   /// Buffer of plan.max_logit_rows rows.
-  virtual Tensor create_logit_rows(std::string_view name, int64_t width) = 0;
+  virtual Tensor create_logit_rows(std::string_view name, int64_t width, Precision precision) = 0;
 
   // ---- sequences
   /// Empties a slot: position 0, KDA state, conv rows and logs zero.
@@ -99,7 +105,7 @@ class Backend {
   virtual void end_forward() = 0;
 
   /// All four streams of a row = its embedding. streams [rows, 4, hidden].
-  virtual void embed(const Linear& embedding, Tensor streams) = 0;
+  virtual void embed(const Matrix& embedding, Tensor streams) = 0;
 
   /// mHC site, steps 1–8 of spec 10 §3.3, and the site's RMSNorm. streams [rows, 4, hidden] → normed [rows, hidden],
   /// mix [rows, 20] fp32 = post[4] | C[4][4] for mhc_post.

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "glm53/core/exl3.h"
 #include "glm53/core/host_tensor.h"
@@ -17,6 +16,22 @@ struct Linear {
   int64_t in = 0;
   int handle = -1;
   bool empty() const { return handle < 0; }
+};
+
+/// `matrices` Linears of one shape, one a head: product m reads and writes its own columns.
+struct LinearBatch {
+  int64_t out = 0;
+  int64_t in = 0;
+  int matrices = 0;
+  int handle = -1;
+};
+
+/// [rows, columns] kept row-major in the serving dtype: rows are looked up (embedding), or few rows are multiplied with
+/// fp32 results (router, mHC).
+struct Matrix {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int handle = -1;
 };
 
 /// fp32 values.
@@ -66,7 +81,7 @@ struct ExpertParts {
 struct MhcSite {
   int layer = 0;
   bool is_ffn = false;
-  Linear fn;     ///< [2·H + H², H·hidden]
+  Matrix fn;     ///< [2·H + H², H·hidden]
   Vector base;   ///< [2·H + H²]
   Vector scale;  ///< [3]: pre, post, comb
   Vector norm;   ///< [hidden] input_layernorm or post_attention_layernorm
@@ -93,18 +108,18 @@ struct SparseAttentionWeights {
   int layer = 0;
   int sparse_index = 0;  ///< 0-based among the layers with a latent cache
   int heads = 0;
-  Linear latents;                  ///< [q_lora + latent, hidden] rows q_a | kv_a
-  Vector query_norm;               ///< [q_lora]
-  Vector latent_norm;              ///< [latent]
-  Linear query_up;                 ///< [H·qk_dim, q_lora]
-  std::vector<Linear> key_absorb;  ///< H × [latent, qk_dim]: a_h = Wk_hᵀ q_h
-  std::vector<Linear> value_up;    ///< H × [v_dim, latent]
-  Linear output;                   ///< [hidden, H·v_dim]
-  Linear index_query_up;           ///< [index_heads·index_dim, q_lora]
-  Linear index_input;     ///< [index_dim + index_dim + index_heads, hidden] rows wk | compress_gate | weights_proj
-  Vector index_key_norm;  ///< [index_dim] LayerNorm weight
-  Vector index_key_bias;  ///< [index_dim]
-  Vector pool_position;   ///< [kpool, index_dim] index_kpool_compress_ape
+  Linear latents;          ///< [q_lora + latent, hidden] rows q_a | kv_a
+  Vector query_norm;       ///< [q_lora]
+  Vector latent_norm;      ///< [latent]
+  Linear query_up;         ///< [H·qk_dim, q_lora]
+  LinearBatch key_absorb;  ///< H × [latent, qk_dim]: a_h = Wk_hᵀ q_h
+  LinearBatch value_up;    ///< H × [v_dim, latent]
+  Linear output;           ///< [hidden, H·v_dim]
+  Linear index_query_up;   ///< [index_heads·index_dim, q_lora]
+  Linear index_input;      ///< [index_dim + index_dim + index_heads, hidden] rows wk | compress_gate | weights_proj
+  Vector index_key_norm;   ///< [index_dim] LayerNorm weight
+  Vector index_key_bias;   ///< [index_dim]
+  Vector pool_position;    ///< [kpool, index_dim] index_kpool_compress_ape
 };
 
 struct MlpWeights {
@@ -116,7 +131,7 @@ struct MlpWeights {
 
 struct MoeWeights {
   int layer = 0;
-  Linear router;       ///< [experts, hidden]
+  Matrix router;       ///< [experts, hidden]
   Vector router_bias;  ///< [experts] selects, never weights
   ExpertBank experts;
   MlpWeights shared;

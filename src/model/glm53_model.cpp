@@ -14,12 +14,12 @@ Glm53Model::Glm53Model(Geometry geometry, std::unique_ptr<Backend> backend, std:
       plan_(plan) {
   const int64_t streams = geometry_.hc_streams;
   backend_->create_caches(plan);
-  streams_ = backend_->create_activations("streams", streams * geometry_.hidden);
-  mix_ = backend_->create_activations("mix", streams + streams * streams);
-  x_ = backend_->create_activations("x", geometry_.hidden);
-  y_ = backend_->create_activations("y", geometry_.hidden);
-  hidden_ = backend_->create_logit_rows("hidden", geometry_.hidden);
-  logits_ = backend_->create_logit_rows("logits", weights_.head.lm_head.out);
+  streams_ = backend_->create_activations("streams", streams * geometry_.hidden, Precision::kServing);
+  mix_ = backend_->create_activations("mix", streams + streams * streams, Precision::kFp32);
+  x_ = backend_->create_activations("x", geometry_.hidden, Precision::kServing);
+  y_ = backend_->create_activations("y", geometry_.hidden, Precision::kServing);
+  hidden_ = backend_->create_logit_rows("hidden", geometry_.hidden, Precision::kServing);
+  logits_ = backend_->create_logit_rows("logits", weights_.head.lm_head.out, Precision::kFp32);
 }
 
 void Glm53Model::forward(const Batch& batch) {

@@ -13,7 +13,7 @@ class WeightLoader {
   WeightLoader(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend)
       : inventory_(inventory), g_(geometry), shard_(shard), backend_(backend) {}
 
-  Linear embedding() { return linear("embed_tokens", {part("embed_tokens")}); }
+  Matrix embedding() { return matrix("embed_tokens"); }
 
   HeadWeights head() {
     HeadWeights head;
@@ -47,7 +47,7 @@ class WeightLoader {
     MhcSite site;
     site.layer = index_;
     site.is_ffn = is_ffn;
-    site.fn = linear(name + "fn", {part(name + "fn")});
+    site.fn = matrix(name + "fn");
     site.base = vector(name + "base");
     site.scale = vector(name + "scale");
     site.norm = vector(prefix_ + (is_ffn ? "post_attention_layernorm.weight" : "input_layernorm.weight"));
@@ -93,6 +93,8 @@ class WeightLoader {
     w.query_norm = vector(name + "q_a_layernorm.weight");
     w.latent_norm = vector(name + "kv_a_layernorm.weight");
     w.query_up = linear(name + "q_b_proj", {part(name + "q_b_proj", g_.qk_dim)});
+    std::vector<LinearPart> keys;
+    std::vector<LinearPart> values;
     for (int64_t h = heads.begin; h < heads.end; ++h) {
       // Rows of head h in kv_b_proj: qk_dim key rows, then v_dim value rows (spec 10 §3.6 item 4).
       LinearPart key = inventory_.linear(name + "kv_b_proj");
@@ -101,9 +103,11 @@ class WeightLoader {
       key.rows = {first, first + g_.qk_dim};
       key.transposed = true;
       value.rows = {first + g_.qk_dim, first + g_.qk_dim + g_.v_dim};
-      w.key_absorb.push_back(linear(name + "kv_b_proj.key", {key}));
-      w.value_up.push_back(linear(name + "kv_b_proj.value", {value}));
+      keys.push_back(key);
+      values.push_back(value);
     }
+    w.key_absorb = backend_.load_linear_batch(name + "kv_b_proj.key", keys);
+    w.value_up = backend_.load_linear_batch(name + "kv_b_proj.value", values);
     w.output = linear(name + "o_proj", {part(name + "o_proj", g_.v_dim)});
     w.index_query_up = linear(name + "indexer.wq_b", {part(name + "indexer.wq_b")});
     w.index_input =
@@ -128,7 +132,7 @@ class WeightLoader {
     const std::string name = prefix_ + "mlp.";
     MoeWeights w;
     w.layer = index_;
-    w.router = linear(name + "gate", {part(name + "gate")});
+    w.router = matrix(name + "gate");
     w.router_bias = vector(name + "gate.e_score_correction_bias");
     w.shared = mlp(name + "shared_experts.", static_cast<int64_t>(g_.moe_intermediate) * g_.shared_experts);
     std::vector<ExpertParts> experts;
@@ -173,6 +177,8 @@ class WeightLoader {
   Linear linear(const std::string& name, const std::vector<LinearPart>& parts) {
     return backend_.load_linear(name, parts);
   }
+
+  Matrix matrix(const std::string& name) { return backend_.load_matrix(name, part(name)); }
 
   VectorPart vector_part(const std::string& name, int64_t unit = 1) const {
     VectorPart part = inventory_.values(name);

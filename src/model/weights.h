@@ -23,7 +23,7 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  Linear embedding;  ///< [vocab, hidden], replicated
+  Matrix embedding;  ///< [vocab, hidden], replicated
   std::vector<LayerWeights> layers;
   HeadWeights head;
 };

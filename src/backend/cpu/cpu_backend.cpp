@@ -75,6 +75,17 @@ Linear CpuBackend::load_linear(std::string_view, std::span<const LinearPart> par
   return {packed.out, packed.in, static_cast<int>(linears_.size()) - 1};
 }
 
+LinearBatch CpuBackend::load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) {
+  const Linear first = load_linear(name, matrices.first(1));
+  for (size_t m = 1; m < matrices.size(); ++m) load_linear(name, matrices.subspan(m, 1));
+  return {first.out, first.in, static_cast<int>(matrices.size()), first.handle};
+}
+
+Matrix CpuBackend::load_matrix(std::string_view name, const LinearPart& part) {
+  const Linear packed = load_linear(name, {&part, 1});
+  return {packed.out, packed.in, packed.handle};
+}
+
 Vector CpuBackend::load_vector(std::string_view, std::span<const VectorPart> parts) {
   vectors_.push_back(read_parts(parts));
   weight_bytes_ += static_cast<int64_t>(vectors_.back().size()) * kFloatBytes;
@@ -129,14 +140,14 @@ void CpuBackend::create_caches(const CachePlan& plan) {
   }
 }
 
-Tensor CpuBackend::create_activations(std::string_view, int64_t width) {
+Tensor CpuBackend::create_activations(std::string_view, int64_t width, Precision precision) {
   activations_.emplace_back(static_cast<size_t>(plan_.max_rows * width));
-  return {activations_.back().data(), plan_.max_rows, width};
+  return {activations_.back().data(), precision, plan_.max_rows, width};
 }
 
-Tensor CpuBackend::create_logit_rows(std::string_view, int64_t width) {
+Tensor CpuBackend::create_logit_rows(std::string_view, int64_t width, Precision precision) {
   activations_.emplace_back(static_cast<size_t>(plan_.max_logit_rows * width));
-  return {activations_.back().data(), plan_.max_logit_rows, width};
+  return {activations_.back().data(), precision, plan_.max_logit_rows, width};
 }
 
 float* CpuBackend::scratch(const char* name, int64_t count) {
@@ -218,7 +229,7 @@ void CpuBackend::end_forward() {
   in_forward_ = false;
 }
 
-void CpuBackend::embed(const Linear& embedding, Tensor streams) {
+void CpuBackend::embed(const Matrix& embedding, Tensor streams) {
   const PackedLinear& table = linear(embedding);
   const int64_t hidden = table.in;
   for (int r = 0; r < batch_.rows(); ++r) {

@@ -42,17 +42,19 @@ class CpuBackend final : public Backend {
 
   // cpu_backend.cpp: weights, memory, sequences, the frame of a forward call
   Linear load_linear(std::string_view name, std::span<const LinearPart> parts) override;
+  LinearBatch load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) override;
+  Matrix load_matrix(std::string_view name, const LinearPart& part) override;
   Vector load_vector(std::string_view name, std::span<const VectorPart> parts) override;
   ExpertBank load_experts(std::string_view name, std::span<const ExpertParts> experts) override;
   MemoryPlan plan_memory(const CachePlan& plan) const override;
   void create_caches(const CachePlan& plan) override;
-  Tensor create_activations(std::string_view name, int64_t width) override;
-  Tensor create_logit_rows(std::string_view name, int64_t width) override;
+  Tensor create_activations(std::string_view name, int64_t width, Precision precision) override;
+  Tensor create_logit_rows(std::string_view name, int64_t width, Precision precision) override;
   void reset_sequence(int slot) override;
   void commit(int slot, int kept_rows) override;
   void begin_forward(const Batch& batch) override;
   void end_forward() override;
-  void embed(const Linear& embedding, Tensor streams) override;
+  void embed(const Matrix& embedding, Tensor streams) override;
   void head(const HeadWeights& weights, Tensor streams, Tensor hidden, Tensor logits) override;
   void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> ids) override;
   void read_rows(Tensor tensor, int first_row, int rows, std::span<float> out) override;
@@ -82,6 +84,10 @@ class CpuBackend final : public Backend {
 
   // ---- helpers of all operations
   const PackedLinear& linear(const Linear& weight) const { return linears_.at(static_cast<size_t>(weight.handle)); }
+  const PackedLinear& linear(const Matrix& weight) const { return linears_.at(static_cast<size_t>(weight.handle)); }
+  const PackedLinear& linear(const LinearBatch& weight, int matrix) const {
+    return linears_.at(static_cast<size_t>(weight.handle + matrix));
+  }
   const float* vector(const Vector& weight) const { return vectors_.at(static_cast<size_t>(weight.handle)).data(); }
   /// y [rows, out] = x [rows, in] · Wᵀ on all threads.
   void multiply(const PackedLinear& weight, const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride,

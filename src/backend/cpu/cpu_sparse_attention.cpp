@@ -150,7 +150,7 @@ void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor 
   const int64_t absorbed_width = heads * latent_width;
   float* absorbed = scratch("dsa.absorbed", rows * absorbed_width);
   for (int h = 0; h < heads; ++h) {
-    multiply(linear(weights.key_absorb[h]), query + int64_t{h} * g.qk_dim, query_width, rows,
+    multiply(linear(weights.key_absorb, h), query + int64_t{h} * g.qk_dim, query_width, rows,
              absorbed + h * latent_width, absorbed_width);
   }
   const int64_t index_query_width = int64_t{g.index_heads} * index_dim;
@@ -232,7 +232,7 @@ void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor 
   const int64_t value_width = int64_t{heads} * g.v_dim;
   float* values = scratch("dsa.values", rows * value_width);
   for (int h = 0; h < heads; ++h) {
-    multiply(linear(weights.value_up[h]), attended + h * latent_width, absorbed_width, rows,
+    multiply(linear(weights.value_up, h), attended + h * latent_width, absorbed_width, rows,
              values + int64_t{h} * g.v_dim, value_width);
   }
   multiply(linear(weights.output), values, value_width, rows, row_of(y, 0), y.width);

@@ -61,6 +61,11 @@ class CpuOperations : public testing::Test {
     return backend_->load_linear("w", parts);
   }
 
+  Matrix matrix(int64_t rows, int64_t columns, std::vector<float> values) {
+    const StoredTensor stored("m", {rows, columns}, std::move(values));
+    return backend_->load_matrix("m", {&stored.tensor, nullptr, {0, rows}, {0, columns}, false});
+  }
+
   Vector vector(std::vector<float> values) {
     const auto count = static_cast<int64_t>(values.size());
     const StoredTensor stored("v", {count}, std::move(values));
@@ -89,7 +94,7 @@ class CpuOperations : public testing::Test {
   }
 
   Tensor filled(int64_t width, const std::vector<float>& values) {
-    const Tensor tensor = backend_->create_activations("t", width);
+    const Tensor tensor = backend_->create_activations("t", width, Precision::kFp32);
     backend_->write_rows(tensor, 0, static_cast<int>(static_cast<int64_t>(values.size()) / width), values);
     return tensor;
   }
@@ -118,13 +123,13 @@ TEST_F(CpuOperations, mhc_mixes_with_every_epsilon_in_place) {
   const std::vector<float> x = random(kRows * width, 1.0F);
 
   MhcSite site;
-  site.fn = linear(24, width, fn);
+  site.fn = matrix(24, width, fn);
   site.base = vector(base);
   site.scale = vector(scale);
   site.norm = vector(norm);
   const Tensor streams = filled(width, x);
-  const Tensor mix = backend_->create_activations("mix", 20);
-  const Tensor normed = backend_->create_activations("normed", hidden);
+  const Tensor mix = backend_->create_activations("mix", 20, Precision::kFp32);
+  const Tensor normed = backend_->create_activations("normed", hidden, Precision::kFp32);
   forward(kRows, [&] { backend_->mhc_pre(site, streams, mix, normed); });
   const std::vector<float> actual_mix = read(mix, kRows);
   const std::vector<float> actual = read(normed, kRows);
@@ -201,7 +206,7 @@ TEST_F(CpuOperations, gate_is_clamped_above_only_and_up_on_both_sides) {
     x[16 + i] = cases[i][1];
   }
   const Tensor in = filled(32, x);
-  const Tensor out = backend_->create_activations("out", 32);
+  const Tensor out = backend_->create_activations("out", 32, Precision::kFp32);
   forward(1, [&] { backend_->dense_mlp(weights, in, out); });
   const std::vector<float> actual = read(out, 1);
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -229,7 +234,7 @@ TEST_F(CpuOperations, router_ties_go_to_the_lower_expert_and_bias_only_selects) 
   const int64_t hidden = geometry_.hidden;
   const auto moe_with_bias = [&](std::vector<float> bias) {
     MoeWeights weights;
-    weights.router = linear(6, hidden, std::vector<float>(static_cast<size_t>(6 * hidden)));  // every score is 0.5
+    weights.router = matrix(6, hidden, std::vector<float>(static_cast<size_t>(6 * hidden)));  // every score is 0.5
     weights.router_bias = vector(std::move(bias));
     const StoredTensor gate("gate", {128, hidden}, random(128 * hidden, 0.1F));
     const StoredTensor down("down", {hidden, 128}, random(128 * hidden, 0.1F));
@@ -242,7 +247,7 @@ TEST_F(CpuOperations, router_ties_go_to_the_lower_expert_and_bias_only_selects) 
     return weights;
   };
   const Tensor in = filled(hidden, random(hidden, 1.0F));
-  const Tensor out = backend_->create_activations("out", hidden);
+  const Tensor out = backend_->create_activations("out", hidden, Precision::kFp32);
   RouterTrace trace;
   backend_->set_trace(&trace);
   const auto run = [&](const MoeWeights& weights) {
