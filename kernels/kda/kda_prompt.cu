@@ -65,7 +65,7 @@ struct Plan {
 };
 
 /// One prepared sub-chunk; rows that it lacks are zero.
-struct Stage {
+struct alignas(16) Stage {
   Rows key_high, key_low;          ///< K̂Γ
   Rows query;                      ///< Q̂Γ, high part
   Rows end_key_high, end_key_low;  ///< k̂_j ∘ Γ_15 / Γ_j
