@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
 
-#include "kernels/common/e4m3.h"
 #include "kernels/common/segment_table.h"
 
 namespace glm53::kernels {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/common/e4m3.h"
 #include "kernels/latent_cache/latent_layout.h"
 
 namespace glm53::kernels {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/e4m3.h"
 #include "kernels/latent_cache/latent_write.h"
 
 namespace glm53::kernels {

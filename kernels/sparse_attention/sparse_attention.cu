@@ -58,8 +58,7 @@ struct SharedLayout {
   static constexpr int kPartial = kRaw + kRawBuffers * kRawBytes;
   static constexpr int kProb = kPartial + kWarps * kHeads * kPartialStride * 4;
   static constexpr int kRescale = kProb + kHeads * kProbStride * 2;
-  static constexpr int kMaximum = kRescale + kHeads * 4;
-  static constexpr int kScale = kMaximum + kHeads * 4;
+  static constexpr int kScale = kRescale + kHeads * 4;
   static constexpr int kList = kScale + kTileKeys * 4;
   static constexpr int kBytes = kList + kListKeys * 4;
   static_assert(kBytes <= 99 * 1024);
@@ -134,7 +133,6 @@ class Block {
     load_query();
 #pragma unroll
     for (float& sum : sum_) sum = 0.0F;
-    if (lane() < kHeadsPerWarp) maximum()[lane()] = -INFINITY;
 
     for (int tile = 0; tile < tiles; ++tile) {
       uint32_t keys = shared_address(shared_);
@@ -167,11 +165,6 @@ class Block {
   __device__ static int thread() { return static_cast<int>(threadIdx.x); }
   __device__ static int lane() { return thread() % kWarp; }
   __device__ static int warp() { return thread() / kWarp; }
-
-  /// Running base-2 maxima of this warp's heads; no other warp touches them.
-  __device__ float* maximum() const {
-    return reinterpret_cast<float*>(shared_ + Layout::kMaximum) + warp() * kHeadsPerWarp;
-  }
 
   /// Starts the copy of a tile's keys, each warp its own eight; zeros past the end, so that no stray NaN meets p = 0.
   __device__ void fetch(int tile) {
@@ -301,16 +294,14 @@ class Block {
 #pragma unroll
       for (int w = 1; w < kWarps; ++w) score += partial[(w * Layout::kHeads + head) * kPartialStride + lane()];
       score = valid ? score * scale : -INFINITY;
-      const float before = maximum()[i];
+      const float before = __shfl_sync(0xFFFFFFFFU, maximum_, i);
       const float largest = fmaxf(before, from_ordered(__reduce_max_sync(0xFFFFFFFFU, ordered(score))));
       const float shrink = exp2_approx(before - largest);
       const float p = exp2_approx(score - largest);
       sum_[i] = fmaf(sum_[i], shrink, p);
       prob[head * kProbStride + lane()] = __float2bfloat16(valid ? p * key_scale : 0.0F);
-      if (lane() == 0) {  // all lanes have read the old maximum: the reduction waited for them
-        maximum()[i] = largest;
-        rescale[head] = shrink;
-      }
+      if (lane() == i) maximum_ = largest;
+      if (lane() == 0) rescale[head] = shrink;
     }
   }
 
@@ -360,7 +351,7 @@ class Block {
       float sum = sum_[i];
 #pragma unroll
       for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, step);
-      if (lane() == 0) norm[warp() * kHeadsPerWarp + i] = make_float2(maximum()[i], sum);
+      if (lane() == i) norm[warp() * kHeadsPerWarp + i] = make_float2(maximum_, sum);
     }
     __syncthreads();
     const int64_t first = kWindow ? (int64_t{row_} * partials.splits + split) * args_.heads + first_head_
@@ -398,7 +389,8 @@ class Block {
   int count_ = 0;
   uint32_t query_[kTiles][kColumns / 16][4];
   float output_[kTiles][kColumns / 8][4];
-  float sum_[kHeadsPerWarp];  // of this lane's keys
+  float maximum_ = -INFINITY;  // base 2, of head `lane` of this warp's heads
+  float sum_[kHeadsPerWarp];   // of this lane's keys
 };
 
 __device__ void zero_row(const SparseAttention& args, int row) {
