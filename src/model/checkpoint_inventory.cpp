@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "checkpoint/json_file.h"
 #include "glm53/core/error.h"
 
 namespace glm53 {
@@ -109,16 +110,16 @@ CheckpointInventory::Source CheckpointInventory::find_source(const Checkpoint& c
   Source source = find_by_name(spec.name);
   if (source.native != nullptr || source.exl3 != nullptr || spec.fused_name.empty()) return source;
   source = find_by_name(spec.fused_name);
+  source.is_fused = true;
   source.row = spec.fused_row;
   return source;
 }
 
 void CheckpointInventory::check_shape(const Source& source) {
   const TensorSpec& spec = *source.spec;
-  const bool is_fused = !spec.fused_name.empty() && source.shape.front() == spec.fused_rows && spec.fused_rows != 0;
   std::vector<int64_t> expected = spec.shape;
   std::vector<int64_t> other = spec.other_shape;
-  if (is_fused) {
+  if (source.is_fused) {
     expected.front() = spec.fused_rows;
     if (!other.empty()) other.front() = spec.fused_rows;
   }
@@ -142,10 +143,11 @@ void CheckpointInventory::check_shape(const Source& source) {
 
 void CheckpointInventory::report_unexpected(const Checkpoint& checkpoint) {
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (!used_.contains(name) && !is_exl3_member(name, groups_)) problems_.push_back("unexpected tensor " + name);
+    if (!used_.contains(name) && !is_exl3_member(name, groups_))
+      problems_.push_back("unexpected tensor " + printable(name));
   }
   for (const auto& [name, matrix] : groups_) {
-    if (!used_.contains(name)) problems_.push_back("unexpected EXL3 tensor " + name);
+    if (!used_.contains(name)) problems_.push_back("unexpected EXL3 tensor " + printable(name));
   }
 }
 

@@ -32,13 +32,14 @@ class CheckpointInventory {
   const std::string& vision_problem() const { return vision_problem_; }
 
  private:
-  /// What serves a table row; `row` is its first row inside a fused tensor.
+  /// What serves a table row.
   struct Source {
     const TensorSpec* spec = nullptr;
     const HostTensor* native = nullptr;
     const Exl3Matrix* exl3 = nullptr;
-    int64_t row = 0;
-    std::vector<int64_t> shape;
+    bool is_fused = false;       ///< found under spec->fused_name; its name decides, never its shape
+    int64_t row = 0;             ///< first row inside a fused tensor
+    std::vector<int64_t> shape;  ///< as stored; any rank until check_shape
   };
 
   Source find_source(const Checkpoint& checkpoint, const TensorSpec& spec);

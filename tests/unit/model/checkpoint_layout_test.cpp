@@ -1,4 +1,5 @@
 // Both on-disk layouts give the same model; every problem with a checkpoint's tensors is reported at once.
+#include <functional>
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -15,6 +16,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::vector<float> last_logits(const std::vector<TestTensor>& tensors, const Geometry& geometry) {
   const TempDirectory directory;
@@ -95,6 +97,66 @@ TEST(CheckpointLayout, every_problem_is_listed) {
                               "expected [128, 128]"),
                     HasSubstr("layers.2.self_attn.A_log is [1] I32, expected dtype F32, F16 or BF16"),
                     HasSubstr("unexpected tensor model.language_model.layers.0.self_attn.rotary.inv_freq")));
+}
+
+// A name says whether a tensor is fused; its shape must not, or a wrong one would be read as another's rows.
+TEST(CheckpointLayout, tensors_that_may_be_fused_are_refused_in_any_other_shape) {
+  const Geometry geometry = small_geometry();
+  const std::string attention = "model.language_model.layers.0.self_attn.";
+  const auto with_q_proj = [&](std::vector<int64_t> shape) {
+    auto tensors = synthetic_tensors(geometry, Layout::kDequantised);
+    TestTensor& q = find(tensors, attention + "q_proj.weight");
+    const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+    q.bytes.assign(static_cast<size_t>(4 * count), '\0');
+    q.shape = std::move(shape);
+    return problems_of(tensors, geometry);
+  };
+  EXPECT_THAT(with_q_proj({}), HasSubstr(attention + "q_proj.weight is [] F32, expected [128, 128]"));
+  EXPECT_THAT(with_q_proj({384, 128}), HasSubstr(attention + "q_proj.weight is [384, 128] F32, expected [128, 128]"));
+
+  auto stock = synthetic_tensors(geometry, Layout::kStock);
+  std::erase_if(stock, [&](const TestTensor& tensor) { return tensor.name.starts_with(attention + "qkv_proj."); });
+  std::ranges::move(RandomExl3(attention + "qkv_proj", 128, 128, 4).tensors(), std::back_inserter(stock));
+  EXPECT_THAT(problems_of(stock, geometry),
+              HasSubstr(attention + "qkv_proj is [out, in] = [128, 128], expected [384, 128]"));
+}
+
+TEST(CheckpointLayout, names_cannot_break_the_line) {
+  const Geometry geometry = small_geometry();
+  auto tensors = synthetic_tensors(geometry, Layout::kDequantised);
+  tensors.push_back({"two\nlines", "F32", {1}, std::string(4, '\0')});
+  EXPECT_THAT(problems_of(tensors, geometry), AllOf(HasSubstr("unexpected tensor two?lines"), Not(HasSubstr("\n"))));
+}
+
+/// Rows [0, rows) and columns [0, columns) of a native F32 tensor.
+TestTensor crop(const RandomExl3& quantised, const std::string& name, int64_t in, int64_t rows, int64_t columns) {
+  const std::vector<float> whole = quantised.native_rows(0, rows);
+  std::vector<float> cropped;
+  for (int64_t r = 0; r < rows; ++r) {
+    cropped.insert(cropped.end(), whole.begin() + r * in, whole.begin() + r * in + columns);
+  }
+  return {name, "F32", {rows, columns}, bytes_of(cropped)};
+}
+
+// Spec 20 §1.2: a dimension that is no multiple of 128 is stored padded; the padding takes no part.
+TEST(CheckpointLayout, padded_exl3_equals_its_cropped_dequantised_form) {
+  Geometry geometry = small_geometry();
+  geometry.dense_intermediate = 192;
+  auto padded = synthetic_tensors(geometry, Layout::kDequantised);
+  auto cropped = padded;
+  struct Module {
+    const char* name;
+    int64_t out, in, padded_out, padded_in;
+  };
+  for (const Module& m : {Module{"gate_proj", 192, 128, 256, 128}, Module{"up_proj", 192, 128, 256, 128},
+                          Module{"down_proj", 128, 192, 128, 256}}) {
+    const std::string name = std::string("model.language_model.layers.0.mlp.") + m.name;
+    const RandomExl3 quantised(name, m.padded_in, m.padded_out, 3);
+    find(cropped, name + ".weight") = crop(quantised, name + ".weight", m.padded_in, m.out, m.in);
+    std::erase_if(padded, [&](const TestTensor& tensor) { return tensor.name == name + ".weight"; });
+    std::ranges::move(quantised.tensors(), std::back_inserter(padded));
+  }
+  EXPECT_EQ(last_logits(padded, geometry), last_logits(cropped, geometry));
 }
 
 TEST(CheckpointLayout, a_module_stored_twice_is_ambiguous) {
