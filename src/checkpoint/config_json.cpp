@@ -23,6 +23,9 @@ constexpr int kMaxHeads = 1 << 12;
 constexpr int kMaxHeadDim = 1 << 12;
 constexpr int kMaxVocab = 1 << 24;
 constexpr int kMaxExperts = 1 << 12;
+// Of all layers together (the real model: 13,248). The tensor table has three rows an expert, and a few bytes of
+// configuration must not make it gigabytes.
+constexpr int64_t kMaxExpertsInAll = 1 << 16;
 constexpr int64_t kMaxPositions = int64_t{1} << 31;
 constexpr double kMinEps = 1e-12;
 constexpr double kMaxEps = 0.1;
@@ -237,6 +240,9 @@ class GeometryReader {
     if (!has_moe) return;
     g_.moe_intermediate = text_.require_int("moe_intermediate_size", 1, kMaxWidth);
     g_.experts = text_.require_int("n_routed_experts", 1, kMaxExperts);
+    if (int64_t{g_.layers + g_.mtp_layers} * g_.experts > kMaxExpertsInAll) {
+      text_.fail("n_routed_experts", "makes more than " + std::to_string(kMaxExpertsInAll) + " experts in all layers");
+    }
     g_.experts_per_token = text_.require_int("num_experts_per_tok", 1, kMaxExperts);
     if (g_.experts_per_token > g_.experts) text_.fail("num_experts_per_tok", "is more than n_routed_experts");
     g_.shared_experts = text_.int_or("n_shared_experts", 1, 1, 16);
