@@ -35,7 +35,7 @@ struct ClusterSettings {
 };
 
 struct CpuSettings {
-  std::string mode = "fp32";  ///< fp32
+  std::string mode = "fp32";  ///< fp32 | bf16 (the GPU's rounding points)
   int threads = 0;            ///< 0 = all cores
 };
 
