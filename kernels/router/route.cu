@@ -82,11 +82,9 @@ __device__ void choose(const Arguments& a, int row, int lane) {
     const uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, best);
     const uint32_t expert =
         __reduce_min_sync(0xFFFFFFFFU, best == largest ? static_cast<uint32_t>(32 * best_index + lane) : UINT_MAX);
-    if (static_cast<int>(expert % 32) == lane) {
 #pragma unroll
-      for (int i = 0; i < kPerLane; ++i) {
-        if (i == static_cast<int>(expert / 32)) keys[i] = 0;
-      }
+    for (int i = 0; i < kPerLane; ++i) {
+      keys[i] = static_cast<uint32_t>(32 * i + lane) == expert ? 0 : keys[i];
     }
     const float score = 1.0F / (1.0F + expf(-a.logits[static_cast<int64_t>(row) * experts + expert]));
     sum += score;
