@@ -34,6 +34,7 @@ __host__ __device__ inline float from_e4m3(uint8_t code) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
 }
 
+#ifdef __CUDACC__
 /// Four codes (byte i = element i) to two bf16 pairs, exactly, without the slow conversion pipe: sign, exponent and
 /// mantissa move to their bf16 places and 2^120 corrects the exponent bias, subnormal codes included. NaN codes (never
 /// written) come out as ±480.
@@ -48,5 +49,6 @@ __device__ inline void e4m3x4_to_bf16(uint32_t codes, uint32_t& low, uint32_t& h
   low = widen(__byte_perm(codes, 0, 0x1404));
   high = widen(__byte_perm(codes, 0, 0x3424));
 }
+#endif
 
 }  // namespace glm53::kernels

@@ -26,4 +26,7 @@ struct BatchTables {
 
 inline constexpr int kPagePositions = 64;
 
+/// Most rows of one launch of a window kernel.
+inline constexpr int kWindowRows = 64;
+
 }  // namespace glm53::kernels

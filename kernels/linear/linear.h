@@ -17,6 +17,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include "kernels/common/segment_table.h"
+
 namespace glm53::kernels {
 
 enum class WeightFormat {
@@ -72,8 +74,6 @@ struct LinearRows {
   int64_t x_matrix_stride = 0;
   int64_t y_matrix_stride = 0;
 };
-
-inline constexpr int kWindowRows = 64;
 
 /// Bytes of `workspace` for products of this shape, 0 where K is not split. A workspace may serve products of many
 /// shapes one after the other (take the maximum), not two at a time. It must be zero before its first use and is left

@@ -8,11 +8,12 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include "kernels/common/segment_table.h"
+
 namespace glm53::kernels {
 
 inline constexpr int kMaxExperts = 512;
 inline constexpr int kMaxExpertsPerToken = 32;
-inline constexpr int kWindowRows = 64;        ///< most rows of a window launch
 inline constexpr int kThinExpertRows = 8;     ///< an expert with at most this many window rows takes the thin kernel
 inline constexpr int kExpertTileRows = 64;    ///< rows of one tile of the other
 
