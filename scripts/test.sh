@@ -113,7 +113,7 @@ stage_aarch64() {
   fi
   ensure_packages "${build_packages[@]}" "${cross_packages[@]}" || { one 1 "aarch64: packages"; return; }
   cmake -S . -B build-aarch64 -G Ninja -DCMAKE_BUILD_TYPE=Release -DGLM53_PORTABLE_ONLY=ON \
-    -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake && cmake --build build-aarch64 --parallel "$jobs"
+    -DCMAKE_TOOLCHAIN_FILE=scripts/cmake/aarch64-linux-gnu.cmake && cmake --build build-aarch64 --parallel "$jobs"
   one $? "aarch64: all libraries compile"
 }
 
