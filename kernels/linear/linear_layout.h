@@ -1,15 +1,14 @@
 // How a packed weight lies in memory, and how a lane gets its fragments from it. Device side of linear.h.
 //
 // A matrix [out, in] is cut into strips of 16 output channels and blocks of 32 columns; `in` is padded with zeros to a
-// multiple of 64. Strip-major, so that a strip's blocks are one contiguous stream:
+// multiple of 128 (a panel). Strip-major, so that a strip's blocks are one contiguous stream:
 //   codes   [strips, in / 32] blocks of 1024 (bf16), 512 (fp8) or 256 bytes (q4)
 //   scales  fp8: [out] fp32; q4: [strips, in / 64, 8, 2] bf16, channels at positions g and g + 8
-// A block holds, for the two k16 steps s of an mma and for lane l (g = l / 4, q = l % 4), the registers
-//   r0 = W[g][k..], r1 = W[g + 8][k..], r2 = W[g][k + 2..], r3 = W[g + 8][k + 2..]   k = 8·q + 4·s, two columns each
-// where g and g + 8 are positions in the strip. That is the A fragment of mma_m16n8k16 for the strip, and (r0, r2) and
-// (r1, r3) are the B fragments of its two halves, under a permutation of K: the other operand's lane then needs columns
-// 8·q .. 8·q + 7 of the block for both steps, one 16-byte load instead of ldmatrix.
-//   bf16  [step][lane] 16 bytes     fp8  [lane][step] 8 bytes, registers in order
+// A block holds, for its two k16 steps and for lane l (g = l / 4, k = 16·step + 2·(l % 4)), the registers
+//   r0 = W[g][k..], r1 = W[g + 8][k..], r2 = W[g][k + 8..], r3 = W[g + 8][k + 8..]   two columns each
+// where g and g + 8 are positions in the strip. (r0, r1, r2, r3) is the A fragment of mma_m16n8k16 for the strip, and
+// (r0, r2) and (r1, r3) are the B fragments of its two halves.
+//   bf16  [step][lane] r0, r2, r1, r3     fp8  [lane][step] r0, r1, r2, r3, one byte an element
 //   q4    [lane][step] 4 bytes: nibbles i and i + 4 are the low and high half of r0, r2, r1, r3 for i = 0..3, offset 8
 // Position p holds channel strip_channel(p): so a lane of an mma result owns four neighbouring channels.
 #pragma once
@@ -25,7 +24,10 @@ namespace glm53::kernels {
 
 inline constexpr int kStripChannels = 16;
 inline constexpr int kBlockColumns = 32;
-inline constexpr int kGroupColumns = 64;  // of a q4 scale; K is padded and split in whole groups
+inline constexpr int kGroupColumns = 64;   // of a q4 scale
+inline constexpr int kPanelColumns = 128;  // K is padded to whole panels and split between them
+inline constexpr int kPanelBlocks = kPanelColumns / kBlockColumns;
+inline constexpr int kPanelGroups = kPanelColumns / kGroupColumns;
 inline constexpr int kQ4ScaleBytes = 32;  // a strip and group
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -35,7 +37,7 @@ __host__ __device__ constexpr int block_bytes(WeightFormat format) {
 }
 
 __host__ __device__ constexpr int64_t code_bytes(WeightFormat format, int64_t out, int64_t in) {
-  return ceil_div(out, kStripChannels) * ceil_div(in, kGroupColumns) * 2 * block_bytes(format);
+  return ceil_div(out, kStripChannels) * ceil_div(in, kPanelColumns) * kPanelBlocks * block_bytes(format);
 }
 
 /// Channel of a strip at fragment position p, and its inverse.
@@ -52,13 +54,12 @@ struct CodePlace {
 
 __host__ __device__ constexpr CodePlace code_place(WeightFormat format, int channel, int column) {
   const int p = strip_position(channel);
-  const int lane = (p % 8) * 4 + column / 8;
-  const int step = (column % 8) / 4;
+  const int lane = (p % 8) * 4 + (column % 8) / 2;
+  const int step = column / 16;
   const int half = column % 2;
-  const int late = (column % 4) / 2;
-  const int reg = 2 * late + p / 8;
-  if (format == WeightFormat::bf16) return {step * 512 + lane * 16 + reg * 4 + half * 2, 0};
-  if (format == WeightFormat::fp8) return {lane * 16 + step * 8 + reg * 2 + half, 0};
+  const int late = (column % 16) / 8;
+  if (format == WeightFormat::bf16) return {step * 512 + lane * 16 + (2 * (p / 8) + late) * 4 + half * 2, 0};
+  if (format == WeightFormat::fp8) return {lane * 16 + step * 8 + (2 * late + p / 8) * 2 + half, 0};
   return {lane * 8 + step * 4 + half * 2 + p / 8, 4 * late};
 }
 
@@ -69,8 +70,8 @@ __device__ inline void load_fragments(const uint8_t* block, const uint8_t* scale
     for (int step = 0; step < 2; ++step) {
       const uint4 v = *reinterpret_cast<const uint4*>(block + step * 512 + lane * 16);
       a[step][0] = v.x;
-      a[step][1] = v.y;
-      a[step][2] = v.z;
+      a[step][2] = v.y;
+      a[step][1] = v.z;
       a[step][3] = v.w;
     }
   } else if constexpr (kFormat == WeightFormat::fp8) {
@@ -101,6 +102,10 @@ __device__ inline void load_fragments(const uint8_t* block, const uint8_t* scale
     }
   }
 }
+
+/// Byte offset of 16-byte chunk c (0..3) of row r of an x block [rows, 32 columns] in shared memory: eight rows' chunks
+/// of one column lie in different banks.
+__device__ constexpr int x_offset(int row, int chunk) { return row * 64 + ((chunk ^ (row / 2 % 4)) * 16); }
 
 /// A result matrix as the kernels see it.
 struct LinearOutput {
@@ -147,7 +152,7 @@ struct LinearProblem {
   int64_t scale_offset;
   int out;
   int in;
-  int groups;  ///< of 64 columns, the padded last one included
+  int panels;  ///< of 128 columns, the padded last one included
   const __nv_bfloat16* x;
   int64_t x_stride;
   int64_t x_matrix_stride;

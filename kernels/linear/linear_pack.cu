@@ -23,14 +23,14 @@ constexpr int kQ4Max = 7;
 struct Target {
   uint8_t* data;
   int64_t first_out;
-  int64_t groups;
+  int64_t panels;
   int64_t scale_offset;
 };
 
 __device__ uint8_t* code_address(const Target& target, WeightFormat format, int64_t channel, int64_t column,
                                  CodePlace& place) {
   place = code_place(format, static_cast<int>(channel % kStripChannels), static_cast<int>(column % kBlockColumns));
-  const int64_t block = channel / kStripChannels * (2 * target.groups) + column / kBlockColumns;
+  const int64_t block = channel / kStripChannels * target.panels * kPanelBlocks + column / kBlockColumns;
   return target.data + block * block_bytes(format) + place.byte;
 }
 
@@ -40,7 +40,7 @@ __device__ float element(const SourceMatrix& source, int64_t row, int64_t column
 }
 
 __global__ void pack_bf16_kernel(const SourceMatrix source, const Target target) {
-  const int64_t columns = target.groups * kGroupColumns;
+  const int64_t columns = target.panels * kPanelColumns;
   const int64_t pair = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (pair >= source.rows * columns / 2) return;
   const int64_t row = pair / (columns / 2);
@@ -67,7 +67,7 @@ __global__ void pack_fp8_kernel(const SourceMatrix source, const Target target) 
   const float scale = largest / kE4m3Max;
   const int64_t channel = target.first_out + row;
   if (thread == 0) reinterpret_cast<float*>(target.data + target.scale_offset)[channel] = scale;
-  for (int64_t column = thread; column < target.groups * kGroupColumns; column += kThreads) {
+  for (int64_t column = thread; column < target.panels * kPanelColumns; column += kThreads) {
     CodePlace place{};
     uint8_t* code = code_address(target, WeightFormat::fp8, channel, column, place);
     *code = scale > 0.0F ? to_e4m3(element(source, row, column) / scale) : uint8_t{0};
@@ -92,12 +92,13 @@ __device__ float warp_sum(float value) {
 // One warp a row and group; a lane has the two columns whose nibbles share a byte.
 __global__ void pack_q4_kernel(const SourceMatrix source, const Target target) {
   const int64_t index = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
-  if (index >= source.rows * target.groups) return;
+  const int64_t groups = target.panels * kPanelGroups;
+  if (index >= source.rows * groups) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int64_t row = index / target.groups;
-  const int64_t group = index % target.groups;
-  const int64_t column = group * kGroupColumns + lane / 2 * 4 + lane % 2;
-  const float w[2] = {element(source, row, column), element(source, row, column + 2)};
+  const int64_t row = index / groups;
+  const int64_t group = index % groups;
+  const int64_t column = group * kGroupColumns + lane / 8 * 16 + lane % 8;
+  const float w[2] = {element(source, row, column), element(source, row, column + 8)};
   float largest = fmaxf(fabsf(w[0]), fabsf(w[1]));
   for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFU, largest, step));
 
@@ -123,7 +124,7 @@ __global__ void pack_q4_kernel(const SourceMatrix source, const Target target) {
   CodePlace place{};
   uint8_t* code = nullptr;
   for (int i = 1; i >= 0; --i) {
-    code = code_address(target, WeightFormat::q4, channel, column + 2 * i, place);
+    code = code_address(target, WeightFormat::q4, channel, column + 8 * i, place);
     const int value = 8 + (zero ? 0 : static_cast<int>(q4_code(w[i], scale)));
     nibbles = static_cast<uint8_t>(nibbles | value << place.shift);
   }
@@ -131,8 +132,7 @@ __global__ void pack_q4_kernel(const SourceMatrix source, const Target target) {
   if (lane == 0) {
     const int p = strip_position(static_cast<int>(channel % kStripChannels));
     auto* scales = reinterpret_cast<__nv_bfloat16*>(target.data + target.scale_offset);
-    scales[(channel / kStripChannels * target.groups + group) * kStripChannels + p % 8 * 2 + p / 8] =
-        __float2bfloat16(scale);
+    scales[(channel / kStripChannels * groups + group) * kStripChannels + p % 8 * 2 + p / 8] = __float2bfloat16(scale);
   }
 }
 
@@ -151,7 +151,8 @@ __global__ void unpack_kernel(const PackedWeight weight, const Target target, fl
     value = from_e4m3(*code) * reinterpret_cast<const float*>(scales)[channel];
   } else {
     const int p = strip_position(static_cast<int>(channel % kStripChannels));
-    const int64_t at = (channel / kStripChannels * target.groups + column / kGroupColumns) * kStripChannels;
+    const int64_t at =
+        (channel / kStripChannels * target.panels * kPanelGroups + column / kGroupColumns) * kStripChannels;
     value = static_cast<float>((*code >> place.shift & 15) - 8) *
             __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(scales)[at + p % 8 * 2 + p / 8]);
   }
@@ -160,7 +161,8 @@ __global__ void unpack_kernel(const PackedWeight weight, const Target target, fl
 
 int64_t scale_bytes(WeightFormat format, int64_t out, int64_t in) {
   if (format == WeightFormat::fp8) return out * static_cast<int64_t>(sizeof(float));
-  if (format == WeightFormat::q4) return ceil_div(out, kStripChannels) * ceil_div(in, kGroupColumns) * kQ4ScaleBytes;
+  if (format == WeightFormat::q4)
+    return ceil_div(out, kStripChannels) * ceil_div(in, kPanelColumns) * kPanelGroups * kQ4ScaleBytes;
   return 0;
 }
 
@@ -192,18 +194,19 @@ void pack_linear(const SourceMatrix& source, WeightFormat format, int64_t out, i
   if (source.rows < 1 || first_out < 0 || first_out + source.rows > out || !aligned(packed, 256)) {
     throw std::invalid_argument("pack_linear: rows outside the matrix, or `packed` not 256-byte aligned");
   }
-  const Target target{packed, first_out, ceil_div(source.columns, kGroupColumns),
+  const Target target{packed, first_out, ceil_div(source.columns, kPanelColumns),
                       code_bytes(format, out, source.columns)};
   switch (format) {
     case WeightFormat::bf16:
-      pack_bf16_kernel<<<blocks_for(source.rows * target.groups * kGroupColumns / 2, kThreads), kThreads, 0, stream>>>(
+      pack_bf16_kernel<<<blocks_for(source.rows * target.panels * kPanelColumns / 2, kThreads), kThreads, 0, stream>>>(
           source, target);
       break;
     case WeightFormat::fp8:
       pack_fp8_kernel<<<blocks_for(source.rows, 1), kThreads, 0, stream>>>(source, target);
       break;
     case WeightFormat::q4:
-      pack_q4_kernel<<<blocks_for(source.rows * target.groups, kThreads / 32), kThreads, 0, stream>>>(source, target);
+      pack_q4_kernel<<<blocks_for(source.rows * target.panels * kPanelGroups, kThreads / 32), kThreads, 0, stream>>>(
+          source, target);
       break;
   }
   check_cuda(cudaGetLastError(), "pack_linear launch");
@@ -211,7 +214,7 @@ void pack_linear(const SourceMatrix& source, WeightFormat format, int64_t out, i
 
 void unpack_linear(const PackedWeight& weight, float* values, cudaStream_t stream) {
   check_shape(weight.out, weight.in, "unpack_linear");
-  const Target target{const_cast<uint8_t*>(weight.data), 0, ceil_div(weight.in, kGroupColumns),
+  const Target target{const_cast<uint8_t*>(weight.data), 0, ceil_div(weight.in, kPanelColumns),
                       code_bytes(weight.format, weight.out, weight.in)};
   unpack_kernel<<<blocks_for(weight.out * weight.in, kThreads), kThreads, 0, stream>>>(weight, target, values);
   check_cuda(cudaGetLastError(), "unpack_linear launch");
@@ -234,7 +237,7 @@ LinearProblem make_problem(const PackedWeight& weight, const LinearRows<T>& rows
           code_bytes(weight.format, weight.out, weight.in),
           static_cast<int>(weight.out),
           static_cast<int>(weight.in),
-          static_cast<int>(ceil_div(weight.in, kGroupColumns)),
+          static_cast<int>(ceil_div(weight.in, kPanelColumns)),
           rows.x,
           rows.x_stride,
           rows.x_matrix_stride,

@@ -36,10 +36,11 @@ struct Shape {
   static constexpr int kWarpStrips = kTileStrips / (4 / kWarpsDown);
   static constexpr int kRowTiles = kWarpRows / 16;
   static constexpr int kXBytes = kTileRows * 64;
+  static constexpr int kXChunks = kXBytes / 16 / kThreads;
   static constexpr int kCodes = kTileStrips * block_bytes(kFormat);
   static constexpr int kScales = kFormat == WeightFormat::q4 ? kTileStrips * kQ4ScaleBytes : 0;
   static constexpr int kStageBytes = kXBytes + kCodes + kScales;
-  static constexpr int kStages = 3;
+  static constexpr int kStages = 48 * 1024 / kStageBytes > 8 ? 8 : 48 * 1024 / kStageBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes;
   static_assert(2 * (kSharedBytes + 1024) <= 100 * 1024, "two blocks must fit a GB10 multiprocessor");
 };
@@ -62,37 +63,51 @@ __global__ void __launch_bounds__(kThreads, 2) prompt_kernel(const LinearProblem
   const int first_row = (first_row_tile + within % tiles_here) * S::kTileRows;
   const int first_strip = within / tiles_here * S::kTileStrips;
   const int strips = static_cast<int>(ceil_div(problem.out, kStripChannels));
-  const int blocks = 2 * problem.groups;
+  const int blocks = problem.panels * kPanelBlocks;
   const uint8_t* weights = problem.weights + matrix * problem.weight_bytes;
-  const __nv_bfloat16* x = problem.x + matrix * problem.x_matrix_stride;
+  const int64_t strip_bytes = int64_t{blocks} * kBlock;
+
+  // What a thread copies each stage: fixed rows of x and chunks of strips, one block further on every time. Rows and
+  // strips that do not exist repeat the first one; their results are never stored.
+  const int x_chunk = thread % 4;
+  const __nv_bfloat16* x_from[S::kXChunks];
+#pragma unroll
+  for (int i = 0; i < S::kXChunks; ++i) {
+    const int row = first_row + i * (kThreads / 4) + thread / 4;
+    x_from[i] = problem.x + matrix * problem.x_matrix_stride +
+                (row < problem.rows ? row : first_row) * problem.x_stride + x_chunk * 8;
+  }
+  constexpr int kStripChunks = kBlock / 16;
+  constexpr int kCopies = (S::kCodes / 16 + kThreads - 1) / kThreads;
+  const bool copies_codes = S::kCodes / 16 >= kThreads || thread < S::kCodes / 16;
+  const uint8_t* codes_from[kCopies];
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const int chunk = i * kThreads + thread;
+    const int strip = first_strip + chunk / kStripChunks;
+    codes_from[i] = weights + (strip < strips ? strip : first_strip) * strip_bytes + chunk % kStripChunks * 16;
+  }
 
   const auto load_stage = [&](int buffer, int block) {
-    uint8_t* stage = shared + buffer * S::kStageBytes;
+    const uint32_t stage = shared_address(shared) + static_cast<uint32_t>(buffer * S::kStageBytes);
+    const bool in_x = block * kBlockColumns + x_chunk * 8 < problem.in;
 #pragma unroll
-    for (int i = 0; i < S::kXBytes / 16 / kThreads; ++i) {
-      const int chunk = i * kThreads + thread;
-      const int row = first_row + chunk / 4;
-      const int column = block * kBlockColumns + chunk % 4 * 8;
-      const bool wanted = row < problem.rows && column < problem.in;
-      cp_async_16(shared_address(stage + chunk * 16), x + (wanted ? row * problem.x_stride + column : 0), wanted);
+    for (int i = 0; i < S::kXChunks; ++i) {
+      cp_async_16(stage + static_cast<uint32_t>(i * kThreads * 16 + x_offset(thread / 4, x_chunk)),
+                  x_from[i] + (in_x ? block * kBlockColumns : 0), in_x);
     }
-    constexpr int kChunks = S::kCodes / 16;
 #pragma unroll
-    for (int i = 0; i < (kChunks + kThreads - 1) / kThreads; ++i) {
-      const int chunk = i * kThreads + thread;
-      if (kChunks % kThreads != 0 && chunk >= kChunks) break;
-      const int strip = first_strip + chunk / (kBlock / 16);
-      const bool wanted = strip < strips;
-      const int64_t at = (int64_t{strip} * blocks + block) * kBlock + chunk % (kBlock / 16) * 16;
-      cp_async_16(shared_address(stage + S::kXBytes + chunk * 16), weights + (wanted ? at : 0), wanted);
+    for (int i = 0; i < kCopies && copies_codes; ++i) {
+      cp_async_16(stage + static_cast<uint32_t>(S::kXBytes + (i * kThreads + thread) * 16),
+                  codes_from[i] + int64_t{block} * kBlock);
     }
     if constexpr (kFormat == WeightFormat::q4) {
       if (thread < S::kScales / 16) {
         const int strip = first_strip + thread / 2;
-        const bool wanted = strip < strips;
-        const int64_t at = (int64_t{strip} * problem.groups + block / 2) * kQ4ScaleBytes + thread % 2 * 16;
-        cp_async_16(shared_address(stage + S::kXBytes + S::kCodes + thread * 16),
-                    weights + problem.scale_offset + (wanted ? at : 0), wanted);
+        const int64_t at = (int64_t{strip < strips ? strip : first_strip} * (blocks / 2) + block / 2) * kQ4ScaleBytes +
+                           thread % 2 * 16;
+        cp_async_16(stage + static_cast<uint32_t>(S::kXBytes + S::kCodes + thread * 16),
+                    weights + problem.scale_offset + at);
       }
     }
   };
@@ -101,26 +116,27 @@ __global__ void __launch_bounds__(kThreads, 2) prompt_kernel(const LinearProblem
   const int warp_strip = warp / S::kWarpsDown * S::kWarpStrips;
   float sums[S::kRowTiles][2 * S::kWarpStrips][4] = {};
   for (int i = 0; i < S::kStages - 1; ++i) {
-    load_stage(i, i);  // blocks >= 2
+    if (i < blocks) load_stage(i, i);
     cp_async_commit();
   }
   int buffer = 0;
   for (int block = 0; block < blocks; ++block) {
     cp_async_wait<S::kStages - 2>();
     __syncthreads();  // this stage is there for all, and the buffer of the last one is free
+    const uint8_t* stage = shared + buffer * S::kStageBytes;
+    uint32_t a[2][S::kRowTiles][4];
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int t = 0; t < S::kRowTiles; ++t) {
+        ldmatrix_x4(a[step][t],
+                    shared_address(stage) +
+                        static_cast<uint32_t>((warp_row + t * 16) * 64 + x_offset(lane % 16, 2 * step + lane / 16)));
+      }
+    }
     const int ahead = block + S::kStages - 1;
     if (ahead < blocks) load_stage(buffer == 0 ? S::kStages - 1 : buffer - 1, ahead);
     cp_async_commit();
-    const uint8_t* stage = shared + buffer * S::kStageBytes;
-    uint4 upper[S::kRowTiles];
-    uint4 lower[S::kRowTiles];
-#pragma unroll
-    for (int t = 0; t < S::kRowTiles; ++t) {
-      // 64 bytes a row: eight lanes read 128 consecutive bytes, no bank conflict.
-      const uint8_t* rows = stage + (warp_row + t * 16) * 64 + lane * 16;
-      upper[t] = *reinterpret_cast<const uint4*>(rows);
-      lower[t] = *reinterpret_cast<const uint4*>(rows + 8 * 64);
-    }
 #pragma unroll
     for (int s = 0; s < S::kWarpStrips; ++s) {
       uint32_t w[2][4];
@@ -132,10 +148,8 @@ __global__ void __launch_bounds__(kThreads, 2) prompt_kernel(const LinearProblem
         const uint32_t late[2] = {w[step][1], w[step][3]};
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t) {
-          const uint32_t a[4] = {step == 0 ? upper[t].x : upper[t].z, step == 0 ? lower[t].x : lower[t].z,
-                                 step == 0 ? upper[t].y : upper[t].w, step == 0 ? lower[t].y : lower[t].w};
-          mma_m16n8k16_bf16(sums[t][2 * s], a, early);
-          mma_m16n8k16_bf16(sums[t][2 * s + 1], a, late);
+          mma_m16n8k16_bf16(sums[t][2 * s], a[step][t], early);
+          mma_m16n8k16_bf16(sums[t][2 * s + 1], a[step][t], late);
         }
       }
     }

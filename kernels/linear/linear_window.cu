@@ -2,8 +2,9 @@
 //
 // Operation   y[m][r] = x[m][r] · W[m]ᵀ; packed weights (linear_layout.h), x bf16, y bf16 or fp32
 // Shapes      in any multiple of 16, out >= 1, m matrices (heads)
-// Work        a block takes 128 channels and one slice of K: four warps of two strips; x goes through shared memory
-//             once a block. Weights are the mma's A operand, rows its N, so 1..8 rows cost the same.
+// Work        a block takes 64 or 128 channels (one or two strips a warp) and one slice of K; x goes through shared
+//             memory once a block. Weights are the mma's A operand, rows its N, so 1..8 rows cost the same. Wider tiles
+//             for more rows keep the traffic of x from L2 below that of the weights.
 // Order       a slice is summed in column order; slices are summed in order by the last block to finish. The number of
 //             slices depends on the shape alone, so a row's bits do not depend on the launch.
 // Rounding    codes are widened to bf16 exactly, fp32 accumulation, fp8 scales on the fp32 sum, one rounding to y
@@ -23,49 +24,52 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kWarpStrips = 2;
-constexpr int kTileStrips = kWarps * kWarpStrips;
-constexpr int kTileChannels = kTileStrips * kStripChannels;
+constexpr int kSplitTile = 64;  // channels of the smallest tile, by which K is split
 constexpr int kMaxSlices = 32;
 constexpr int kMaxCounters = 256;
-// Enough blocks to keep every channel of memory busy on either device; not the SM count, which must not enter the bits.
-constexpr int kWantedBlocks = 256;
-constexpr int kUnsplitBlocks = 128;
+// Blocks that keep every memory channel of either device busy; a constant, as no device property may enter the bits.
+constexpr int kWantedBlocks = 396;
 
-/// Slices of K for a shape; each keeps at least four groups.
+/// Slices of K for a shape: a power of two, each at least two panels.
 int slice_count(int64_t out, int64_t in, int matrices) {
-  const int64_t blocks = ceil_div(out, kTileChannels) * matrices;
-  if (blocks >= kUnsplitBlocks) return 1;
-  const int64_t groups = ceil_div(in, kGroupColumns);
-  return static_cast<int>(
-      std::clamp<int64_t>(kWantedBlocks / blocks, 1, std::clamp<int64_t>(groups / 4, 1, kMaxSlices)));
+  const int64_t tiles = ceil_div(out, kSplitTile) * matrices;
+  const int64_t panels = ceil_div(in, kPanelColumns);
+  int slices = 1;
+  while (2 * slices * tiles <= kWantedBlocks && 4 * slices <= panels && slices < kMaxSlices) slices *= 2;
+  return slices;
 }
 
-/// Shared memory of one pipeline stage.
-template <WeightFormat kFormat, int kRowTiles>
-struct Stage {
-  static constexpr int kGroups = kFormat == WeightFormat::bf16 ? 1 : 2;
-  static constexpr int kStripBytes = kGroups * 2 * block_bytes(kFormat);
-  static constexpr int kScales = kTileStrips * kStripBytes;
-  static constexpr int kStripScaleBytes = kFormat == WeightFormat::q4 ? kGroups * kQ4ScaleBytes : 0;
-  static constexpr int kX = kScales + kTileStrips * kStripScaleBytes;
+/// Tile of a block and its pipeline stage in shared memory: codes [strip][block], q4 scales, x [block][row].
+template <WeightFormat kFormatArg, int kRowTilesArg>
+struct Shape {
+  static constexpr WeightFormat kFormat = kFormatArg;
+  static constexpr int kRowTiles = kRowTilesArg;
   static constexpr int kRows = 8 * kRowTiles;
-  static constexpr int kBytes = kX + kGroups * 2 * kRows * 64;
-  static constexpr int kBudget = kRowTiles >= 8 ? 99 * 1024 : 72 * 1024;
-  static constexpr int kCount = kBudget / kBytes > 6 ? 6 : kBudget / kBytes;
-  static constexpr int kSharedBytes = kCount * kBytes;
-  static_assert(kCount >= 2 && kSharedBytes <= 99 * 1024);
+  static constexpr int kWarpStrips = kRowTiles <= 2 ? 1 : 2;
+  static constexpr int kTileStrips = kWarps * kWarpStrips;
+  static constexpr int kTileChannels = kTileStrips * kStripChannels;
+  static constexpr int kBlocks = kFormat == WeightFormat::bf16 && kWarpStrips == 2 ? 2 : kPanelBlocks;
+  static constexpr int kStripBytes = kBlocks * block_bytes(kFormat);
+  static constexpr int kScales = kTileStrips * kStripBytes;
+  static constexpr int kStripScaleBytes = kFormat == WeightFormat::q4 ? kPanelGroups * kQ4ScaleBytes : 0;
+  static constexpr int kX = kScales + kTileStrips * kStripScaleBytes;
+  static constexpr int kStageBytes = kX + kBlocks * kRows * 64;
+  static constexpr int kBudget = kRowTiles >= 8 ? 98 * 1024 : kRowTiles >= 4 ? 80 * 1024 : 72 * 1024;
+  static constexpr int kStages = kBudget / kStageBytes > 8 ? 8 : kBudget / kStageBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static_assert(kStages >= 3 && kSharedBytes + 128 <= 99 * 1024);
 };
 
 struct Split {
   int slices;
-  float* partials;  ///< [tile of the launch, slice, strip of the warp · row tile, thread, 4]
+  float* partials;  ///< [tile of the launch, slice, warp strip · row tile, thread, 4]
   uint32_t* counters;
 };
 
-template <WeightFormat kFormat, int kRowTiles>
+template <typename S>
 __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem problem, const Split split) {
-  using S = Stage<kFormat, kRowTiles>;
+  constexpr WeightFormat kFormat = S::kFormat;
+  constexpr int kBlock = block_bytes(kFormat);
   extern __shared__ __align__(128) uint8_t shared[];
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
@@ -73,101 +77,107 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
   const int tile = static_cast<int>(blockIdx.x);
   const int slice = static_cast<int>(blockIdx.y);
   const int matrix = static_cast<int>(blockIdx.z);
-  const int begin = static_cast<int>(int64_t{problem.groups} * slice / split.slices);
-  const int end = static_cast<int>(int64_t{problem.groups} * (slice + 1) / split.slices);
+  const int begin = problem.panels * slice / split.slices * kPanelBlocks;
+  const int end = problem.panels * (slice + 1) / split.slices * kPanelBlocks;
   const int strips = static_cast<int>(ceil_div(problem.out, kStripChannels));
+  const int first_strip = tile * S::kTileStrips + warp * S::kWarpStrips;
+  const int64_t blocks = int64_t{problem.panels} * kPanelBlocks;
   const uint8_t* weights = problem.weights + matrix * problem.weight_bytes;
-  const __nv_bfloat16* x = problem.x + matrix * problem.x_matrix_stride;
 
-  const auto load_stage = [&](int buffer, int first) {
-    uint8_t* stage = shared + buffer * S::kBytes;
-    // Each warp fetches its own strips: 16 bytes a lane, 512 contiguous bytes a load.
-    for (int s = 0; s < kWarpStrips; ++s) {
-      const int local = warp * kWarpStrips + s;
-      const int strip = tile * kTileStrips + local;
-      const bool present = strip < strips;
-      const int64_t at = (int64_t{present ? strip : 0} * problem.groups + first) * (2 * block_bytes(kFormat));
-      const uint32_t target = shared_address(stage + local * S::kStripBytes);
+  // What a lane copies each stage: 16 bytes of each 512 of its warp's strips. Strips and rows that do not exist repeat
+  // the first one; their results are never stored.
+  const uint8_t* codes_from[S::kWarpStrips];
+  const uint8_t* scales_from[S::kWarpStrips];
+#pragma unroll
+  for (int s = 0; s < S::kWarpStrips; ++s) {
+    const int64_t strip = first_strip + s < strips ? first_strip + s : 0;
+    codes_from[s] = weights + (strip * blocks) * kBlock + lane * 16;
+    scales_from[s] = weights + problem.scale_offset + strip * (blocks / 2) * kQ4ScaleBytes + lane * 16;
+  }
+  constexpr int kRowChunks = S::kBlocks * 4;
+  constexpr int kXCopies = S::kRows * kRowChunks / kThreads;
+  static_assert(S::kRows * kRowChunks % kThreads == 0 && kThreads % kRowChunks == 0);
+  const int x_row = thread / kRowChunks;
+  const int x_chunk = thread % kRowChunks;
+  const __nv_bfloat16* x_from = problem.x + matrix * problem.x_matrix_stride + x_chunk * 8;
+
+  const auto load_stage = [&](int buffer, int block) {
+    const uint32_t stage = shared_address(shared) + static_cast<uint32_t>(buffer * S::kStageBytes);
+#pragma unroll
+    for (int s = 0; s < S::kWarpStrips; ++s) {
+      const int local = warp * S::kWarpStrips + s;
 #pragma unroll
       for (int i = 0; i < S::kStripBytes / 512; ++i) {
-        const int offset = i * 512 + lane * 16;
-        const bool wanted = present && first + offset / (2 * block_bytes(kFormat)) < end;
-        cp_async_16(target + static_cast<uint32_t>(offset), weights + (wanted ? at + offset : 0), wanted);
+        cp_async_16(stage + static_cast<uint32_t>(local * S::kStripBytes + i * 512 + lane * 16),
+                    codes_from[s] + int64_t{block} * kBlock + i * 512);
       }
       if constexpr (kFormat == WeightFormat::q4) {
         if (lane < S::kStripScaleBytes / 16) {
-          const bool wanted = present && first + lane / 2 < end;
-          const int64_t scale_at = (int64_t{strip} * problem.groups + first) * kQ4ScaleBytes + lane * 16;
-          cp_async_16(shared_address(stage + S::kScales + local * S::kStripScaleBytes + lane * 16),
-                      weights + problem.scale_offset + (wanted ? scale_at : 0), wanted);
+          cp_async_16(stage + static_cast<uint32_t>(S::kScales + local * S::kStripScaleBytes + lane * 16),
+                      scales_from[s] + int64_t{block} * (kQ4ScaleBytes / 2));
         }
       }
     }
-    // x as [block][row][32 columns].
-    constexpr int kChunks = S::kGroups * 8 * S::kRows;
+    const int column = block * kBlockColumns;
+    const bool in_x = column + x_chunk * 8 < problem.in;
 #pragma unroll
-    for (int i = 0; i < (kChunks + kThreads - 1) / kThreads; ++i) {
-      const int chunk = i * kThreads + thread;
-      if (kChunks % kThreads != 0 && chunk >= kChunks) break;
-      const int row = chunk / (S::kGroups * 8);
-      const int piece = chunk % (S::kGroups * 8);
-      const int column = first * kGroupColumns + piece * 8;
-      const bool wanted = row < problem.rows && column < problem.in;
-      cp_async_16(shared_address(stage + S::kX + ((piece / 4) * S::kRows + row) * 64 + (piece % 4) * 16),
-                  x + (wanted ? row * problem.x_stride + column : 0), wanted);
+    for (int i = 0; i < kXCopies; ++i) {
+      const int row = i * (kThreads / kRowChunks) + x_row;
+      const int64_t at = (row < problem.rows ? row : 0) * problem.x_stride + column;
+      cp_async_16(stage + static_cast<uint32_t>(S::kX + x_chunk / 4 * (S::kRows * 64) + x_offset(row, x_chunk % 4)),
+                  in_x ? x_from + at : problem.x, in_x);
     }
   };
 
-  float sums[kWarpStrips][kRowTiles][4] = {};
-  for (int i = 0; i < S::kCount - 1; ++i) {
-    if (begin + i * S::kGroups < end) load_stage(i, begin + i * S::kGroups);
+  float sums[S::kWarpStrips][S::kRowTiles][4] = {};
+  for (int i = 0; i < S::kStages - 1; ++i) {
+    if (begin + i * S::kBlocks < end) load_stage(i, begin + i * S::kBlocks);
     cp_async_commit();
   }
   int buffer = 0;
-  for (int first = begin; first < end; first += S::kGroups) {
-    cp_async_wait<S::kCount - 2>();
+  for (int first = begin; first < end; first += S::kBlocks) {
+    cp_async_wait<S::kStages - 2>();
     __syncthreads();  // this stage is there for all, and the buffer of the last one is free
-    const int ahead = first + (S::kCount - 1) * S::kGroups;
-    if (ahead < end) load_stage(buffer == 0 ? S::kCount - 1 : buffer - 1, ahead);
+    const int ahead = first + (S::kStages - 1) * S::kBlocks;
+    if (ahead < end) load_stage(buffer == 0 ? S::kStages - 1 : buffer - 1, ahead);
     cp_async_commit();
-    const uint8_t* stage = shared + buffer * S::kBytes;
+    const uint8_t* stage = shared + buffer * S::kStageBytes;
 #pragma unroll
-    for (int group = 0; group < S::kGroups; ++group) {
-      if (group > 0 && first + group >= end) break;
+    for (int block = 0; block < S::kBlocks; ++block) {
+      uint32_t b[S::kRowTiles][4];
 #pragma unroll
-      for (int block = 2 * group; block < 2 * group + 2; ++block) {
-        uint4 b[kRowTiles];
+      for (int t = 0; t < S::kRowTiles; ++t) {
+        ldmatrix_x4(b[t], shared_address(stage) + static_cast<uint32_t>(S::kX + block * (S::kRows * 64) + t * 512 +
+                                                                        x_offset(lane % 8, lane / 8)));
+      }
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) {
-          b[t] = *reinterpret_cast<const uint4*>(stage + S::kX + (block * S::kRows + t * 8) * 64 + lane * 16);
-        }
+      for (int s = 0; s < S::kWarpStrips; ++s) {
+        const int local = warp * S::kWarpStrips + s;
+        uint32_t a[2][4];
+        load_fragments<kFormat>(stage + local * S::kStripBytes + block * kBlock,
+                                stage + S::kScales + local * S::kStripScaleBytes + block / 2 * kQ4ScaleBytes, lane, a);
 #pragma unroll
-        for (int s = 0; s < kWarpStrips; ++s) {
-          const int local = warp * kWarpStrips + s;
-          uint32_t a[2][4];
-          load_fragments<kFormat>(stage + local * S::kStripBytes + block * block_bytes(kFormat),
-                                  stage + S::kScales + local * S::kStripScaleBytes + group * kQ4ScaleBytes, lane, a);
-#pragma unroll
-          for (int t = 0; t < kRowTiles; ++t) {
-            const uint32_t first_step[2] = {b[t].x, b[t].y};
-            const uint32_t second_step[2] = {b[t].z, b[t].w};
-            mma_m16n8k16_bf16(sums[s][t], a[0], first_step);
-            mma_m16n8k16_bf16(sums[s][t], a[1], second_step);
-          }
+        for (int t = 0; t < S::kRowTiles; ++t) {
+          const uint32_t first_step[2] = {b[t][0], b[t][1]};
+          const uint32_t second_step[2] = {b[t][2], b[t][3]};
+          mma_m16n8k16_bf16(sums[s][t], a[0], first_step);
+          mma_m16n8k16_bf16(sums[s][t], a[1], second_step);
         }
       }
     }
-    buffer = buffer + 1 == S::kCount ? 0 : buffer + 1;
+    buffer = buffer + 1 == S::kStages ? 0 : buffer + 1;
   }
 
+  constexpr int kVectors = S::kWarpStrips * S::kRowTiles;
   if (split.slices > 1) {
-    constexpr int kSliceVectors = kWarpStrips * kRowTiles * kThreads;
+    constexpr int kSliceVectors = kVectors * kThreads;
+    const bool present = first_strip < strips;
     const int64_t launch_tile = int64_t{matrix} * gridDim.x + tile;
     float4* partials = reinterpret_cast<float4*>(split.partials) + launch_tile * split.slices * kSliceVectors + thread;
 #pragma unroll
-    for (int i = 0; i < kWarpStrips * kRowTiles; ++i) {
-      const float(&v)[4] = sums[i / kRowTiles][i % kRowTiles];
-      partials[(slice * kWarpStrips * kRowTiles + i) * kThreads] = make_float4(v[0], v[1], v[2], v[3]);
+    for (int i = 0; i < kVectors; ++i) {
+      const float(&v)[4] = sums[i / S::kRowTiles][i % S::kRowTiles];
+      if (present) partials[(slice * kVectors + i) * kThreads] = make_float4(v[0], v[1], v[2], v[3]);
     }
     __shared__ bool last;
     __threadfence();
@@ -177,11 +187,11 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
       if (last) split.counters[launch_tile] = 0;
     }
     __syncthreads();
-    if (!last) return;
+    if (!last || !present) return;
     __threadfence();
 #pragma unroll
-    for (int i = 0; i < kWarpStrips * kRowTiles; ++i) {
-      float(&v)[4] = sums[i / kRowTiles][i % kRowTiles];
+    for (int i = 0; i < kVectors; ++i) {
+      float(&v)[4] = sums[i / S::kRowTiles][i % S::kRowTiles];
       const float4* partial = partials + i * kThreads;
       for (int j = 0; j < 4; ++j) v[j] = 0.0F;
 #pragma unroll 4
@@ -199,9 +209,9 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
       kFormat == WeightFormat::fp8 ? reinterpret_cast<const float*>(weights + problem.scale_offset) : nullptr;
   const bool odd = (lane & 4) != 0;
 #pragma unroll
-  for (int s = 0; s < kWarpStrips; ++s) {
+  for (int s = 0; s < S::kWarpStrips; ++s) {
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
+    for (int t = 0; t < S::kRowTiles; ++t) {
       // A lane holds two channels of two rows, its neighbour in the column direction the two beside them: swap so that
       // the even one gets four channels of the first row, the odd one of the second.
       const float(&d)[4] = sums[s][t];
@@ -209,7 +219,7 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
       const float far = __shfl_xor_sync(0xFFFFFFFFU, odd ? d[2] : d[3], 4);
       float v[4] = {odd ? near : d[0], odd ? d[1] : near, odd ? far : d[2], odd ? d[3] : far};
       const int row = t * 8 + 2 * (lane % 4) + (odd ? 1 : 0);
-      const int channel = (tile * kTileStrips + warp * kWarpStrips + s) * kStripChannels + 4 * (lane / 8);
+      const int channel = (first_strip + s) * kStripChannels + 4 * (lane / 8);
       if (row < problem.rows) store_channels(problem.output, matrix, row, channel, problem.out, scales, v);
     }
   }
@@ -217,13 +227,12 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
 
 template <WeightFormat kFormat, int kRowTiles>
 void launch(const LinearProblem& problem, int matrices, const Split& split, cudaStream_t stream) {
-  constexpr int kShared = Stage<kFormat, kRowTiles>::kSharedBytes;
-  const auto kernel = window_kernel<kFormat, kRowTiles>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
+  using S = Shape<kFormat, kRowTiles>;
+  check_cuda(cudaFuncSetAttribute(window_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
              "linear_window shared memory");
-  const dim3 grid(static_cast<unsigned>(ceil_div(problem.out, kTileChannels)), static_cast<unsigned>(split.slices),
+  const dim3 grid(static_cast<unsigned>(ceil_div(problem.out, S::kTileChannels)), static_cast<unsigned>(split.slices),
                   static_cast<unsigned>(matrices));
-  kernel<<<grid, kThreads, kShared, stream>>>(problem, split);
+  window_kernel<S><<<grid, kThreads, S::kSharedBytes, stream>>>(problem, split);
   check_cuda(cudaGetLastError(), "linear_window launch");
 }
 
@@ -245,9 +254,10 @@ void launch_rows(const LinearProblem& problem, int matrices, const Split& split,
 size_t linear_window_workspace(int64_t out, int64_t in, int matrices) {
   const int slices = slice_count(out, in, matrices);
   if (slices == 1) return 0;
-  const auto tiles = static_cast<size_t>(ceil_div(out, kTileChannels) * matrices);
+  constexpr int kWidestTile = Shape<WeightFormat::bf16, 8>::kTileChannels;
+  const auto tiles = static_cast<size_t>(ceil_div(out, kWidestTile) * matrices);
   return kMaxCounters * sizeof(uint32_t) +
-         tiles * static_cast<size_t>(slices) * kTileChannels * kWindowRows * sizeof(float);
+         tiles * static_cast<size_t>(slices) * kWidestTile * kWindowRows * sizeof(float);
 }
 
 template <typename T>

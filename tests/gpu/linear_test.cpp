@@ -185,7 +185,8 @@ void check_shape(Family family, WeightFormat format, const ShapeCase& shape, int
     sampled[i] = static_cast<int>(i * static_cast<size_t>(whole_rows - 1) / std::max<size_t>(1, sampled.size() - 1));
   }
   EXPECT_LE(relative_error(whole, y_stride, weight, x, x_stride, sampled, 48), 3e-3);
-  EXPECT_LE(relative_error(exact, y_stride, weight, x, x_stride, sampled, 48), 5e-6);
+  EXPECT_LE(relative_error(exact, y_stride, weight, x, x_stride, sampled, 48),
+            1e-6 + 2e-9 * static_cast<double>(shape.in));  // tensor cores truncate: the error grows with the chain
   int wrong_roundings = 0;
   int overwritten = 0;
   for (int row = 0; row < whole_rows; ++row) {
