@@ -212,8 +212,13 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocksPerSm) index_score_kerne
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int quad = lane % 4;
-  const WorkList list{args, min(kMaxGroupRows, kGroupVectors / padded)};
-  const int64_t size = list.size();
+  WorkList list{args, min(kMaxGroupRows, kGroupVectors / padded)};
+  int64_t size = list.size();
+  // Little work: rather read the keys more than once than leave blocks idle.
+  while (list.group_rows > 1 && size < gridDim.x) {
+    list.group_rows /= 2;
+    size = list.size();
+  }
   auto item = static_cast<int>(size * blockIdx.x / gridDim.x);
   auto remaining = static_cast<int>(size * (blockIdx.x + 1) / gridDim.x) - item;
 

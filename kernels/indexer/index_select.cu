@@ -3,10 +3,13 @@
 // Operation   selected[t] = ascending ids of the K best of scores[t][0 .. n(t)), ties to the lower id
 // Shapes      scores [rows, pool_capacity] fp32, selected [rows, K] int32; n(t) up to 262,144
 // Rounding    none: scores are compared as ordered integers
-// Bound       one read of the scores. A block keeps 16,384 scores in registers and finds the K-th largest two bits at a
-//             time by counting (no histogram: scores crowd into few exponents, and shared atomics would queue up). Rows
-//             of more slices than one pass their slices' K best to a second block. Every stage is exact and keeps the
-//             order of ids, so the slicing never shows in the result.
+// Bound       one read of the scores; in practice the counting. A block keeps up to 16,384 scores in registers and
+// finds
+//             the K-th largest two bits at a time by counting (no histogram: scores crowd into few exponents, and
+//             shared atomics would queue up); once few scores are undecided, only those are counted. Rows of more
+//             slices than one pass their slices' K best to a second block. Every stage is exact and keeps the order of
+//             ids, so the slicing never shows in the result: it follows the row's length, finer for windows, whose rows
+//             are few.
 #include <cstdint>
 #include <stdexcept>
 
@@ -22,6 +25,8 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kVectors = 8;  // of four keys, a thread
 constexpr int kKeys = 4 * kVectors;
 constexpr int kSlice = kThreads * kKeys;  // 16,384
+constexpr int kWindowSlice = 4096;
+constexpr int kFew = 2;  // keys a thread once the rest is decided
 constexpr int kMaxSelected = 1024;
 
 /// Larger score, larger key; 0 is below every score.
@@ -40,6 +45,8 @@ struct Keys {
 struct Shared {
   int counts[2][kWarps][4];          // alternating, so that one barrier a pass is enough
   int prefix[2][kVectors * kWarps];  // elements before a warp's part of a vector: above, equal
+  uint32_t undecided[kFew * kThreads];
+  int undecided_count;
 };
 
 /// Sums over the block of three counters, each in every thread.
@@ -59,33 +66,66 @@ __device__ void block_counts(const int (&mine)[3], Shared& shared, int pass, int
 }
 
 /// The largest threshold with at least `wanted` keys at or above it, found two bits a pass. Ends early when exactly
-/// `wanted` keys are: then any such threshold selects the same keys. Returns how many are at or above.
+/// `wanted` keys are: then any such threshold selects the same keys.
 __device__ uint32_t find_threshold(const Keys& keys, int wanted, Shared& shared) {
   uint32_t threshold = 0;
+  int at_least = INT32_MAX;  // keys >= threshold, once it is not 0
+  int above = 0;             // keys of higher leading bits than the threshold's
+  bool few = false;          // the keys that share its leading bits are in `undecided`
+  int base = 0;              // keys above those
+  uint32_t undecided[kFew];
   for (int pass = 0; pass < 16; ++pass) {
     const int shift = 30 - 2 * pass;
     const uint32_t trial[3] = {threshold | (1U << shift), threshold | (2U << shift), threshold | (3U << shift)};
     int mine[3] = {0, 0, 0};
+    const auto count = [&](uint32_t key) {
+#pragma unroll
+      for (int i = 0; i < 3; ++i) mine[i] += key >= trial[i] ? 1 : 0;
+    };
+    if (few) {
+#pragma unroll
+      for (const uint32_t key : undecided) count(key);
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (v >= keys.vectors) break;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) count(keys.key[4 * v + e]);
+      }
+    }
+    int total[3];
+    block_counts(mine, shared, pass, total);
+    for (const int i : {0, 1, 2}) {
+      if (base + total[i] < wanted) {
+        above = base + total[i];
+        break;
+      }
+      threshold = trial[i];
+      at_least = base + total[i];
+    }
+    if (at_least == wanted) break;
+    if (few || at_least - above > kFew * kThreads) continue;
+
+    few = true;
+    base = above;
+    if (threadIdx.x == 0) shared.undecided_count = 0;
+    __syncthreads();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (v >= keys.vectors) break;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-#pragma unroll
-        for (int i = 0; i < 3; ++i) mine[i] += keys.key[4 * v + e] >= trial[i] ? 1 : 0;
+        const uint32_t key = keys.key[4 * v + e];
+        // Their order does not matter: they are only counted.
+        if (key - threshold < (1U << shift)) shared.undecided[atomicAdd(&shared.undecided_count, 1)] = key;
       }
     }
-    int total[3];
-    block_counts(mine, shared, pass, total);
-    bool exact = false;
+    __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      if (total[i] >= wanted) {
-        threshold = trial[i];
-        exact = total[i] == wanted;
-      }
+    for (int i = 0; i < kFew; ++i) {
+      const int at = static_cast<int>(threadIdx.x) + i * kThreads;
+      undecided[i] = at < shared.undecided_count ? shared.undecided[at] : 0;
     }
-    if (exact) break;
   }
   return threshold;
 }
@@ -167,6 +207,21 @@ __device__ void select_best(const Keys& keys, int wanted, Shared& shared, const 
   }
 }
 
+/// Scores a slice of a row of `pools` pools: as fine as the second stage can take.
+__host__ __device__ int slice_size(int64_t pools, int pools_per_query, bool prompt) {
+  int size = prompt ? kSlice : kWindowSlice;
+  while (size < kSlice && (pools + size - 1) / size * pools_per_query > kSlice) size *= 2;
+  return size;
+}
+
+/// Most slices of any row.
+__host__ __device__ int slice_capacity(int64_t pool_capacity, int pools_per_query, bool prompt) {
+  const int64_t smallest = prompt ? kSlice : kWindowSlice;
+  const int64_t slices = (pool_capacity + smallest - 1) / smallest;
+  const int64_t most = kSlice / pools_per_query;
+  return static_cast<int>(slices < most ? slices : most);
+}
+
 /// n(t) of a row, or 0 where there is nothing to select.
 __device__ int pools_to_rank(const IndexSelect& args, int row) {
   if (args.tables.row_segment[row] < 0) return 0;
@@ -185,9 +240,10 @@ __global__ void __launch_bounds__(kThreads, 2) select_slice_kernel(const IndexSe
   const auto block_row = static_cast<int>(blockIdx.y);
   const int row = args.first_row + block_row;
   const int pools = pools_to_rank(args, row);
-  const int first = slice * kSlice;
+  const int size = slice_size(pools, args.pools_per_query, args.prompt);
+  const int first = slice * size;
   if (first >= pools) return;
-  const int count = min(pools - first, kSlice);
+  const int count = min(pools - first, size);
   const float* scores = args.scores + int64_t{block_row} * args.pool_capacity + first;
 
   Keys keys;
@@ -204,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_slice_kernel(const IndexSe
   }
   const int wanted = min(args.pools_per_query, count);
   const auto id = [&](int v, int e) { return first + 4 * (kThreads * v + static_cast<int>(threadIdx.x)) + e; };
-  if (pools <= kSlice) {
+  if (pools <= size) {
     int32_t* selected = args.selected + int64_t{row} * args.pools_per_query;
     select_best(keys, wanted, shared, [&](int slot, int v, int e) { selected[slot] = id(v, e); });
     return;
@@ -218,15 +274,16 @@ __global__ void __launch_bounds__(kThreads, 2) select_slice_kernel(const IndexSe
 
 /// Selects among the slices' candidates, which lie in order of ids without gaps: only the last slice has fewer than K.
 __global__ void __launch_bounds__(kThreads, 2)
-    select_final_kernel(const IndexSelect args, Candidates candidates, int slice_capacity) {
+    select_final_kernel(const IndexSelect args, Candidates candidates, int slices) {
   __shared__ Shared shared;
   const auto block_row = static_cast<int>(blockIdx.x);
   const int row = args.first_row + block_row;
   const int pools = pools_to_rank(args, row);
-  if (pools <= kSlice) return;
-  const int full = (pools - 1) / kSlice;
-  const int count = full * args.pools_per_query + min(args.pools_per_query, pools - full * kSlice);
-  const int64_t base = int64_t{block_row} * slice_capacity * args.pools_per_query;
+  const int size = slice_size(pools, args.pools_per_query, args.prompt);
+  if (pools <= size) return;
+  const int full = (pools - 1) / size;
+  const int count = full * args.pools_per_query + min(args.pools_per_query, pools - full * size);
+  const int64_t base = int64_t{block_row} * slices * args.pools_per_query;
 
   Keys keys;
   keys.vectors = (count + 4 * kThreads - 1) / (4 * kThreads);
@@ -244,26 +301,25 @@ __global__ void __launch_bounds__(kThreads, 2)
   });
 }
 
-int64_t slices_of(int64_t pool_capacity) { return (pool_capacity + kSlice - 1) / kSlice; }
-
 }  // namespace
 
-int64_t index_select_workspace(int rows, int64_t pool_capacity, int pools_per_query) {
-  const int64_t slices = slices_of(pool_capacity);
-  return slices <= 1 ? 0 : rows * slices * pools_per_query * 8;
+int64_t index_select_workspace(int rows, int64_t pool_capacity, int pools_per_query, bool prompt) {
+  const int slices = slice_capacity(pool_capacity, pools_per_query, prompt);
+  return slices <= 1 ? 0 : int64_t{rows} * slices * pools_per_query * 8;
 }
 
 void index_select(const IndexSelect& select, cudaStream_t stream) {
-  const int64_t slices = slices_of(select.pool_capacity);
   if (select.rows < 1 || select.rows > 65535 || select.pools_per_query < 1 || select.pools_per_query > kMaxSelected) {
     throw std::invalid_argument("index_select: 1 to 65535 rows and 1 to 1024 pools a query required");
   }
-  if (select.pool_capacity < 4 || select.pool_capacity % 4 != 0 || slices * select.pools_per_query > kSlice) {
+  if (select.pool_capacity < 4 || select.pool_capacity % 4 != 0 ||
+      (select.pool_capacity + kSlice - 1) / kSlice * select.pools_per_query > kSlice) {
     throw std::invalid_argument("index_select: pool_capacity must be a multiple of 4 and within reach of two stages");
   }
+  const int slices = slice_capacity(select.pool_capacity, select.pools_per_query, select.prompt);
   Candidates candidates{};
   candidates.keys = static_cast<uint32_t*>(select.workspace);
-  candidates.ids = static_cast<int32_t*>(select.workspace) + select.rows * slices * select.pools_per_query;
+  candidates.ids = static_cast<int32_t*>(select.workspace) + int64_t{select.rows} * slices * select.pools_per_query;
   select_slice_kernel<<<dim3(static_cast<unsigned>(slices), static_cast<unsigned>(select.rows)), kThreads, 0, stream>>>(
       select, candidates);
   check_cuda(cudaGetLastError(), "index_select launch");

@@ -11,7 +11,8 @@ namespace glm53::kernels {
 
 struct IndexSelect {
   BatchTables tables;
-  int first_row = 0;  ///< as in IndexScore
+  bool prompt = false;  ///< rows of prompts: many, so coarser slices; the result is the same
+  int first_row = 0;    ///< as in IndexScore
   int rows = 0;
   int kpool = 4;
   int pools_per_query = 0;        ///< K <= 1024
@@ -21,8 +22,9 @@ struct IndexSelect {
   void* workspace = nullptr;      ///< index_select_workspace bytes, 16-byte aligned
 };
 
-/// Bytes for `rows` rows; 0 when one block sees a whole row.
-int64_t index_select_workspace(int rows, int64_t pool_capacity, int pools_per_query);
+/// Bytes for `rows` rows; 0 when one block sees a whole row. At most 8 MiB for 64 window rows or a prompt's score
+/// block.
+int64_t index_select_workspace(int rows, int64_t pool_capacity, int pools_per_query, bool prompt);
 
 /// Rows with more than K complete pools get the K with the highest score; of equal scores the lower pool wins
 /// (−0.0 equals +0.0, NaN counts as −inf). Other rows are left untouched.

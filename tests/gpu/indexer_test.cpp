@@ -515,7 +515,7 @@ std::vector<int32_t> best(const float* scores, int pools, int keep) {
 }
 
 /// Rows of one pool count, filled by kind; checks each against a sort.
-void check_selection(int pools, int keep, int kpool) {
+void check_selection(int pools, int keep, int kpool, bool prompt) {
   constexpr int kKinds = 7;
   const int64_t capacity = (pools + 3) / 4 * 4;
   const PageTables tables(1, 1, 1);
@@ -557,9 +557,11 @@ void check_selection(int pools, int keep, int kpool) {
   }
   const DeviceArray<float> device_scores(scores);
   const DeviceArray<int32_t> selected(static_cast<size_t>(batch.rows()) * keep);
-  const DeviceArray<uint8_t> workspace(static_cast<size_t>(index_select_workspace(batch.rows(), capacity, keep)));
+  const DeviceArray<uint8_t> workspace(
+      static_cast<size_t>(index_select_workspace(batch.rows(), capacity, keep, prompt)));
   IndexSelect args;
   args.tables = batch.tables();
+  args.prompt = prompt;
   args.first_row = skipped;
   args.rows = batch.rows() - skipped;
   args.kpool = kpool;
@@ -583,11 +585,14 @@ void check_selection(int pools, int keep, int kpool) {
 
 TEST(IndexSelect, AgreesWithASort) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-  for (const int pools : {512, 513, 2047, 2048, 2051, 16384, 16385, 16896, 32768, 65537, 262144}) {
-    check_selection(pools, 512, 4);
+  for (const bool prompt : {false, true}) {
+    for (const int pools :
+         {512, 513, 2047, 2048, 2051, 4096, 4097, 16384, 16385, 16896, 32768, 65537, 131076, 262144}) {
+      check_selection(pools, 512, 4, prompt);
+    }
+    for (const int pools : {65, 229, 4097, 65536}) check_selection(pools, 64, 4, prompt);
+    for (const int pools : {129, 16385}) check_selection(pools, 128, 16, prompt);
   }
-  for (const int pools : {65, 229, 4097, 65536}) check_selection(pools, 64, 4);
-  for (const int pools : {129, 16385}) check_selection(pools, 128, 16);
 }
 
 TEST(IndexSelect, RefusesBadSizes) {
@@ -603,7 +608,8 @@ TEST(IndexScore, BlocksStayWithin64MiB) {
     const int64_t rows = score_block_rows(pools);
     EXPECT_EQ(rows % 16, 0);
     EXPECT_LE(rows * pools * 4, int64_t{64} << 20);
-    EXPECT_LE(index_select_workspace(static_cast<int>(rows), pools, 512), int64_t{8} << 20);
+    EXPECT_LE(index_select_workspace(static_cast<int>(rows), pools, 512, true), int64_t{8} << 20);
+    EXPECT_LE(index_select_workspace(64, pools, 512, false), int64_t{8} << 20);
   }
 }
 

@@ -337,6 +337,8 @@ class Layer {
     const DeviceArray<__nv_bfloat16> output(inputs.query.size());
     const DeviceArray<uint8_t> workspace(
         static_cast<size_t>(sparse_attention_workspace(rows, LayerInputs::kHeads, 4, kPools)));
+    const DeviceArray<uint8_t> select_workspace(
+        static_cast<size_t>(index_select_workspace(rows, capacity_, kPools, prompt)));
     const bool fp8 = index_format_ == IndexFormat::kFp8;
 
     LatentWrite latent;
@@ -392,11 +394,13 @@ class Layer {
 
     IndexSelect select;
     select.tables = batch.tables();
+    select.prompt = prompt;
     select.rows = rows;
     select.pools_per_query = kPools;
     select.pool_capacity = capacity_;
     select.scores = scores.get();
     select.selected = selected.get();
+    select.workspace = select_workspace.get();
     index_select(select, nullptr);
 
     SparseAttention attention;

@@ -60,6 +60,21 @@ __global__ void fill_fp8(uint8_t* out, int64_t records, int codes, int scales, i
     }
   }
 }
+/// Plain 16-byte copies: the memory ceiling of this card.
+__global__ void copy_rate(const uint4* in, uint4* out, int64_t count) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += 4 * stride) {
+    uint4 values[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (i + j * stride < count) values[j] = in[i + j * stride];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (i + j * stride < count) out[i + j * stride] = values[j];
+    }
+  }
+}
 /// mma.sync from registers only: the tensor-core ceiling of this card.
 __global__ void mma_rate(float* out, int steps) {
   float d[8][4] = {};
@@ -135,7 +150,8 @@ Ceilings measure_ceilings() {
   const auto a = device<uint8_t>(2 * bytes);
   check_cuda(cudaMemset(a.get(), 0x5A, 2 * bytes), "cudaMemset");
   const double copy_us = time_calls(1, [&](int, cudaStream_t stream) {
-    check_cuda(cudaMemcpyAsync(a.get() + bytes, a.get(), bytes, cudaMemcpyDeviceToDevice, stream), "copy");
+    copy_rate<<<4096, 512, 0, stream>>>(reinterpret_cast<const uint4*>(a.get()),
+                                        reinterpret_cast<uint4*>(a.get() + bytes), bytes / 16);
   });
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
@@ -205,7 +221,7 @@ class Bench {
     block_rows_ = static_cast<int>(std::min<int64_t>(rows_, prompt ? score_block_rows(pool_capacity_) : rows_));
     scores_ = device<float>(block_rows_ * pool_capacity_);
     selected_ = device<int32_t>(int64_t{rows_} * kPoolsPerQuery);
-    select_workspace_ = device<uint8_t>(index_select_workspace(block_rows_, pool_capacity_, kPoolsPerQuery));
+    select_workspace_ = device<uint8_t>(index_select_workspace(block_rows_, pool_capacity_, kPoolsPerQuery, prompt));
     if (!prompt) {
       attention_workspace_ = device<uint8_t>(sparse_attention_workspace(rows_, heads, kKpool, kPoolsPerQuery));
     }
@@ -269,6 +285,7 @@ class Bench {
   void select(int first, cudaStream_t stream) {
     IndexSelect args;
     args.tables = tables_;
+    args.prompt = prompt_;
     args.first_row = first;
     args.rows = std::min(block_rows_, rows_ - first);
     args.pools_per_query = kPoolsPerQuery;
