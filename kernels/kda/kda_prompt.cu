@@ -15,6 +15,7 @@
 // the same bits for these rows, when its other rows come: a row's arithmetic reads nothing of later rows.
 #include <cstddef>
 
+#include "kernels/common/cp_async.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/ldmatrix.h"
 #include "kernels/common/mma.h"
@@ -30,6 +31,7 @@ constexpr int kRoleThreads = 256;  ///< that run the recurrence; as many prepare
 constexpr int kThreads = 2 * kRoleThreads;
 constexpr int kPitch = kHead + 8;        ///< bf16 elements: rows 16 bytes apart mod 128, for ldmatrix
 constexpr int kSquarePitch = kRows + 8;  ///< likewise
+constexpr int kTaps = 3;                 ///< rows of the convolution before the current one
 constexpr int kPairs = kHead / 2;        ///< channel pairs of a head: one a preparing thread
 constexpr int kScanBarrier = 1;
 constexpr int kPrepareBarrier = 2;
@@ -71,6 +73,7 @@ struct alignas(16) Stage {
   Rows end_key_high, end_key_low;  ///< k̂_j ∘ Γ_15 / Γ_j
   Rows value;
   Square solve_high, solve_low;    ///< T
+  Bf16 gate[kRows][kHead];         ///< γ
   Square weight_high, weight_low;  ///< P
   float first_decay[kHead];        ///< e^g_first
   float total_decay[kHead];        ///< Γ_15
@@ -89,8 +92,9 @@ struct Shared {
   Rows query_low;
   Rows inverse_key_high, inverse_key_low;  ///< k̂_j / Γ_j; before that the rounded q and k rows, element for element
   float log_decay[kRows][kHead];           ///< log Γ
-  float a[kRows][kRows + 4];
+  float a[kRows][kRows + 4];               ///< column-major
   float out[kRows][kHead + 4];
+  float output_norm[kHead];
 };
 static_assert(sizeof(Shared) <= 99 * 1024, "GB10's limit for a block");
 
@@ -108,6 +112,11 @@ __device__ void store_split(const float (&x)[8], Bf16* high, Bf16* low) {
   for (int i = 0; i < 4; ++i) split(x[2 * i], x[2 * i + 1], h[i], l[i]);
   *reinterpret_cast<uint4*>(high) = {h[0], h[1], h[2], h[3]};
   *reinterpret_cast<uint4*>(low) = {l[0], l[1], l[2], l[3]};
+}
+
+__device__ void load_floats(const float* from, float (&x)[8]) {
+  *reinterpret_cast<float4*>(&x[0]) = *reinterpret_cast<const float4*>(from);
+  *reinterpret_cast<float4*>(&x[4]) = *reinterpret_cast<const float4*>(from + 4);
 }
 
 /// ldmatrix address of this lane for matrices (rows 0–7, columns 0–7), (0–7, 8–15), (8–15, 0–7), (8–15, 8–15) of 16
@@ -147,7 +156,7 @@ class Preparer {
       stride_ = width_;
       rate_ = expf(parameters.a_log[head]);
       lower_bound_ = parameters.lower_bound;
-      first_ = {parameters.dt_bias[channel], parameters.dt_bias[channel + 1]};
+      dt_bias_ = {parameters.dt_bias[channel], parameters.dt_bias[channel + 1]};
       return;
     }
     source_ = rows.projected + segment_.first_row * rows.projected_stride + part_ * width_ + channel;
@@ -157,23 +166,32 @@ class Preparer {
     weights_[1] = weights[1];
     ring_ = layer.conv_ring + int64_t{segment_.slot} * kKdaConvRing * 3 * width_ + part_ * width_ + channel;
     first_ring_row_ = static_cast<int>(plan_.first_position % kKdaConvRing);
-    first_ = before(3);
-    second_ = before(2);
-    third_ = before(1);
   }
 
-  /// Fetches a sub-chunk's rows of the segment.
+  /// Fetches what convolve() and gates() read of a sub-chunk: rows of the segment, and raw rows before it.
   __device__ void load(int chunk) {
-    const int first = plan_.first_row(chunk);
+    const int first = plan_.first_row(chunk) - kTaps;
+    int64_t at = first * stride_;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
+    for (int i = 0; i < kRows + kTaps; ++i, at += stride_) {
       const int row = first + i;
-      next_[i] = row >= 0 && row < segment_.rows ? *reinterpret_cast<const uint32_t*>(source_ + row * stride_) : 0;
+      next_[i] = 0;
+      if (row >= 0) {
+        if (row < segment_.rows) next_[i] = *reinterpret_cast<const uint32_t*>(source_ + at);
+      } else if (row >= -kTaps && part_ != 3 && plan_.first_position >= -row) {
+        next_[i] = *ring_pair(row);
+      }
+    }
+    const int beta_row = first + kTaps + thread_ - 3 * kPairs;
+    if (part_ == 3 && beta_row >= 0 && beta_row < min(segment_.rows, first + kTaps + kRows)) {
+      next_beta_ =
+          rows_.projected[(segment_.first_row + beta_row) * rows_.projected_stride + 3 * int64_t{width_} + head_];
     }
   }
 
   /// Fills a stage from the rows fetched last, and fetches those of the next sub-chunk.
   __device__ void prepare(int chunk, Stage& stage) {
+    fetch_gate(chunk, stage);
     if (part_ == 3) {
       gates(chunk, stage);
     } else {
@@ -186,89 +204,103 @@ class Preparer {
     if (thread_ < 4 * 32) scores(stage);
     named_barrier_sync(kPrepareBarrier, kRoleThreads);
     if (thread_ < 32) solve(stage);
+    cp_async_wait<0>();
   }
 
  private:
-  /// Raw values `rows` rows before the segment; zero before the sequence.
-  __device__ float2 before(int rows) const {
-    if (plan_.first_position < rows) return {0.0F, 0.0F};
-    return unpack_bf16(
-        *reinterpret_cast<const uint32_t*>(ring_ + kda_ring_row(first_ring_row_, -rows) * 3 * int64_t{width_}));
+  /// Where the ring holds this thread's raw values of a row of the segment, or of one of the 3 before it.
+  __device__ uint32_t* ring_pair(int row) const {
+    return reinterpret_cast<uint32_t*>(ring_ +
+                                       (first_ring_row_ + row + kKdaConvRing) % kKdaConvRing * 3 * int64_t{width_});
+  }
+
+  /// γ of the segment's rows for the recurrent warps; as many 16-byte parts as threads.
+  __device__ void fetch_gate(int chunk, Stage& stage) {
+    const int row = plan_.first_row(chunk) + thread_ / 16;
+    const int channel = thread_ % 16 * 8;
+    const bool exists = row >= 0 && row < segment_.rows;
+    const Bf16* const gate = rows_.gate + (segment_.first_row + row) * int64_t{width_} + head_ * kHead + channel;
+    cp_async_16(shared_address(&stage.gate[thread_ / 16][channel]), exists ? gate : rows_.gate, exists);
+    cp_async_commit();
   }
 
   /// True for rows that the next call needs in the log.
   __device__ bool logs(int chunk) const { return chunk >= plan_.complete; }
 
+  // The main loops below have no branches, so that 16 rows overlap; what few sub-chunks need comes after.
+
   __device__ void convolve(int chunk, Stage& stage) {
     Rows& to = part_ == 0 ? shared_.inverse_key_high : part_ == 1 ? shared_.inverse_key_low : stage.value;
-    Bf16* const log = part_ == 1 ? layer_.log_key : layer_.log_value;
-    const int logged = plan_.logged_rows(chunk);
+    const auto pair = [&](int i) { return reinterpret_cast<uint32_t*>(&to[i][2 * (thread_ % kPairs)]); };
     const int count = plan_.rows(chunk);
-    const int first = plan_.first_row(chunk);
+    float2 x[kRows + kTaps];
+#pragma unroll
+    for (int i = 0; i < kRows + kTaps; ++i) x[i] = unpack_bf16(next_[i]);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      uint32_t result = 0;
-      if (i < logged) {
-        if (part_ != 0) result = *reinterpret_cast<const uint32_t*>(log + log_at_ + i * int64_t{width_});
-      } else if (i < count) {
-        const float2 x = unpack_bf16(next_[i]);
-        result = pack_bf16(kda_conv(weights_[0], first_.x, second_.x, third_.x, x.x),
-                           kda_conv(weights_[1], first_.y, second_.y, third_.y, x.y));
-        first_ = second_;
-        second_ = third_;
-        third_ = x;
-        const int row = first + i;
-        if (row >= segment_.rows - kKdaConvRing) {
-          const int ring_row = (first_ring_row_ + row) % kKdaConvRing;
-          *reinterpret_cast<uint32_t*>(ring_ + ring_row * 3 * int64_t{width_}) = next_[i];
-        }
-        if (part_ != 0 && logs(chunk)) *reinterpret_cast<uint32_t*>(log + log_at_ + i * int64_t{width_}) = result;
-      }
-      *reinterpret_cast<uint32_t*>(&to[i][2 * (thread_ % kPairs)]) = result;
+      const uint32_t result = pack_bf16(kda_conv(weights_[0], x[i].x, x[i + 1].x, x[i + 2].x, x[i + 3].x),
+                                        kda_conv(weights_[1], x[i].y, x[i + 1].y, x[i + 2].y, x[i + 3].y));
+      *pair(i) = i < count ? result : 0;
     }
+
+    const int first = plan_.first_row(chunk);
+    if (first + kRows > segment_.rows - kKdaConvRing) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const int row = first + i;
+        if (row >= max(0, segment_.rows - kKdaConvRing) && i < count) *ring_pair(row % kKdaConvRing) = next_[i + kTaps];
+      }
+    }
+    if (part_ == 0) return;
+    Bf16* const log = (part_ == 1 ? layer_.log_key : layer_.log_value) + log_at_;
+    const auto logged_pair = [&](int i) { return reinterpret_cast<uint32_t*>(log + i * int64_t{width_}); };
+    const int logged = plan_.logged_rows(chunk);
+#pragma unroll 1
+    for (int i = 0; i < logged; ++i) *pair(i) = *logged_pair(i);
+    if (!logs(chunk)) return;
+#pragma unroll 1
+    for (int i = logged; i < count; ++i) *logged_pair(i) = *pair(i);
   }
 
   __device__ void gates(int chunk, Stage& stage) {
     const int logged = plan_.logged_rows(chunk);
     const int count = plan_.rows(chunk);
     const int channel = 2 * (thread_ % kPairs);
+    float2 g[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const float2 p = unpack_bf16(next_[i + kTaps]);
+      g[i] = {kda_log_decay(p.x, rate_, dt_bias_.x, lower_bound_), kda_log_decay(p.y, rate_, dt_bias_.y, lower_bound_)};
+      if (i >= count) g[i] = {0.0F, 0.0F};
+    }
+    if (logged > 0 || logs(chunk)) {
+      float* log = layer_.log_decay + log_at_;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i, log += width_) {
+        if (i < logged) {
+          g[i] = *reinterpret_cast<const float2*>(log);
+        } else if (i < count && logs(chunk)) {
+          *reinterpret_cast<float2*>(log) = g[i];
+        }
+      }
+    }
     float2 sum = {0.0F, 0.0F};
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      float2 g = {0.0F, 0.0F};
-      auto* const log = reinterpret_cast<float2*>(layer_.log_decay + log_at_ + i * int64_t{width_});
-      if (i < logged) {
-        g = *log;
-      } else if (i < count) {
-        const float2 p = unpack_bf16(next_[i]);
-        g = {kda_log_decay(p.x, rate_, first_.x, lower_bound_), kda_log_decay(p.y, rate_, first_.y, lower_bound_)};
-        if (logs(chunk)) *log = g;
-      }
-      if (i == 0) {
-        stage.first_decay[channel] = expf(g.x);
-        stage.first_decay[channel + 1] = expf(g.y);
-      } else {
-        sum = {__fadd_rn(sum.x, g.x), __fadd_rn(sum.y, g.y)};
-      }
+      if (i > 0) sum = {__fmaf_rn(g[i].x, kLog2E, sum.x), __fmaf_rn(g[i].y, kLog2E, sum.y)};
       *reinterpret_cast<float2*>(&shared_.log_decay[i][channel]) = sum;
     }
-    stage.total_decay[channel] = expf(sum.x);
-    stage.total_decay[channel + 1] = expf(sum.y);
+    *reinterpret_cast<float2*>(&stage.first_decay[channel]) = {exp2_approx(__fmul_rn(g[0].x, kLog2E)),
+                                                               exp2_approx(__fmul_rn(g[0].y, kLog2E))};
+    *reinterpret_cast<float2*>(&stage.total_decay[channel]) = {exp2_approx(sum.x), exp2_approx(sum.y)};
 
     const int i = thread_ - 3 * kPairs;
-    if (i < kRows) {
-      float* const log = layer_.log_beta + (int64_t{segment_.slot} * kRows + i) * layer_.heads + head_;
-      float beta = 0.0F;
-      if (i < logged) {
-        beta = *log;
-      } else if (i < count) {
-        const int64_t row = int64_t{segment_.first_row} + plan_.first_row(chunk) + i;
-        beta =
-            kda_sigmoid(__bfloat162float(rows_.projected[row * rows_.projected_stride + 3 * int64_t{width_} + head_]));
-        if (logs(chunk)) *log = beta;
-      }
-      stage.beta[i] = beta;
-    }
+    if (i >= kRows) return;
+    float* const log_beta = layer_.log_beta + (int64_t{segment_.slot} * kRows + i) * layer_.heads + head_;
+    float beta = i < count ? kda_sigmoid(__bfloat162float(next_beta_)) : 0.0F;
+    if (i < logged) beta = *log_beta;
+    if (i >= logged && i < count && logs(chunk)) *log_beta = beta;
+    stage.beta[i] = beta;
   }
 
   __device__ void factors(Stage& stage) {
@@ -285,17 +317,20 @@ class Preparer {
     load_row(shared_.inverse_key_low, k);
     const float q_scale = kda_query_scale(kda_sum_squares(q));
     const float k_scale = kda_key_scale(kda_sum_squares(k));
+    float log_decay[8];
+    float total_decay[8];
+    load_floats(&shared_.log_decay[i][channel], log_decay);
+    load_floats(&stage.total_decay[channel], total_decay);
     float key[8];
     float end_key[8];
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
-      const float log_decay = shared_.log_decay[i][channel + c];
-      const float decay = expf(log_decay);
+      const float decay = exp2_approx(log_decay[c]);
       const float unit = __fmul_rn(k[c], k_scale);
       q[c] = __fmul_rn(__fmul_rn(q[c], q_scale), decay);
       key[c] = __fmul_rn(unit, decay);
-      k[c] = __fmul_rn(unit, expf(-log_decay));
-      end_key[c] = __fmul_rn(k[c], stage.total_decay[channel + c]);
+      k[c] = __fmul_rn(unit, exp2_approx(-log_decay[c]));
+      end_key[c] = __fmul_rn(k[c], total_decay[c]);
     }
     store_split(q, &stage.query[i][channel], &shared_.query_low[i][channel]);
     store_split(key, &stage.key_high[i][channel], &stage.key_low[i][channel]);
@@ -314,19 +349,23 @@ class Preparer {
     const Rows& inverse = lane < 16 ? shared_.inverse_key_high : shared_.inverse_key_low;
     const uint32_t inverse_key = shared_address(&inverse[tile * 8 + lane % 8][lane / 8 % 2 * 8]);
     float sums[3][4] = {};
+    uint32_t a_high[2][4];
+    uint32_t a_low[2][4];
+    uint32_t b[2][4];
+    const auto fetch = [&](int k) {
+      ldmatrix_x4(a_high[k % 2], high + k * 32);
+      ldmatrix_x4(a_low[k % 2], low + k * 32);
+      ldmatrix_x4(b[k % 2], inverse_key + k * 32);
+    };
+    fetch(0);
 #pragma unroll
     for (int k = 0; k < kHead / 16; ++k) {
-      uint32_t a_high[4];
-      uint32_t a_low[4];
-      uint32_t b[4];
-      ldmatrix_x4(a_high, high + k * 32);
-      ldmatrix_x4(a_low, low + k * 32);
-      ldmatrix_x4(b, inverse_key + k * 32);
-      const uint32_t b_high[2] = {b[0], b[1]};
-      const uint32_t b_low[2] = {b[2], b[3]};
-      mma_m16n8k16_bf16(sums[0], a_high, b_high);
-      mma_m16n8k16_bf16(sums[1], a_high, b_low);
-      mma_m16n8k16_bf16(sums[2], a_low, b_high);
+      if (k + 1 < kHead / 16) fetch(k + 1);
+      const uint32_t b_high[2] = {b[k % 2][0], b[k % 2][1]};
+      const uint32_t b_low[2] = {b[k % 2][2], b[k % 2][3]};
+      mma_m16n8k16_bf16(sums[0], a_high[k % 2], b_high);
+      mma_m16n8k16_bf16(sums[1], a_high[k % 2], b_low);
+      mma_m16n8k16_bf16(sums[2], a_low[k % 2], b_high);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -341,8 +380,8 @@ class Preparer {
         x[c] = (is_a ? j + c < i : j + c <= i) ? sum : 0.0F;
       }
       if (is_a) {
-        shared_.a[i][j] = __fmul_rn(stage.beta[i], x[0]);
-        shared_.a[i][j + 1] = __fmul_rn(stage.beta[i], x[1]);
+        shared_.a[j][i] = __fmul_rn(stage.beta[i], x[0]);
+        shared_.a[j + 1][i] = __fmul_rn(stage.beta[i], x[1]);
       } else {
         uint32_t h = 0;
         uint32_t l = 0;
@@ -361,8 +400,13 @@ class Preparer {
     for (int i = 0; i < kRows; ++i) t[i] = i == column ? 1.0F : 0.0F;
 #pragma unroll
     for (int j = 0; j < kRows - 1; ++j) {
+      float a[kRows];
 #pragma unroll
-      for (int i = j + 1; i < kRows; ++i) t[i] = __fmaf_rn(-shared_.a[i][j], t[j], t[i]);
+      for (int i = (j + 1) / 4 * 4; i < kRows; i += 4) {
+        *reinterpret_cast<float4*>(&a[i]) = *reinterpret_cast<const float4*>(&shared_.a[j][i]);
+      }
+#pragma unroll
+      for (int i = j + 1; i < kRows; ++i) t[i] = __fmaf_rn(-a[i], t[j], t[i]);
     }
     if (thread_ >= kRows) return;
 #pragma unroll
@@ -390,10 +434,9 @@ class Preparer {
   float4 weights_[2] = {};
   float rate_ = 0.0F;
   float lower_bound_ = 0.0F;
-  float2 first_ = {};  ///< raw values 3 rows back; gates: dt_bias
-  float2 second_ = {};
-  float2 third_ = {};
-  uint32_t next_[kRows] = {};
+  float2 dt_bias_ = {};
+  Bf16 next_beta_ = {};
+  uint32_t next_[kRows + kTaps] = {};  ///< this thread's channels of the rows of the next sub-chunk and the 3 before it
 };
 
 // ------------------------------------------------------------------------------------------------ recurrent warps
@@ -405,10 +448,11 @@ class Scanner {
   __device__ Scanner() : lane_(static_cast<int>(threadIdx.x) % 32), warp_(static_cast<int>(threadIdx.x) / 32) {}
 
   __device__ void load_state(const float* state) {
+    state += offset();
 #pragma unroll
     for (int n = 0; n < 16; ++n) {
-      const float2 low = *reinterpret_cast<const float2*>(state + offset(n));
-      const float2 high = *reinterpret_cast<const float2*>(state + offset(n) + 8 * kHead);
+      const float2 low = *reinterpret_cast<const float2*>(state + 8 * n);
+      const float2 high = *reinterpret_cast<const float2*>(state + 8 * n + 8 * kHead);
       s_[n][0] = low.x;
       s_[n][1] = low.y;
       s_[n][2] = high.x;
@@ -417,10 +461,11 @@ class Scanner {
   }
 
   __device__ void store_state(float* state) const {
+    state += offset();
 #pragma unroll
     for (int n = 0; n < 16; ++n) {
-      *reinterpret_cast<float2*>(state + offset(n)) = {s_[n][0], s_[n][1]};
-      *reinterpret_cast<float2*>(state + offset(n) + 8 * kHead) = {s_[n][2], s_[n][3]};
+      *reinterpret_cast<float2*>(state + 8 * n) = {s_[n][0], s_[n][1]};
+      *reinterpret_cast<float2*>(state + 8 * n + 8 * kHead) = {s_[n][2], s_[n][3]};
     }
   }
 
@@ -434,18 +479,20 @@ class Scanner {
     const uint32_t rows = row_tiles(stage.key_high[0], kPitch);
 #pragma unroll
     for (int k = 0; k < kHead / 16; ++k) {
+      uint32_t key_high[4];
+      uint32_t key_low[4];
+      uint32_t query[4];
+      ldmatrix_x4(key_high, rows + k * 32);
+      ldmatrix_x4(key_low, rows + k * 32 + kKeyLow);
+      ldmatrix_x4(query, rows + k * 32 + kQuery);
       uint32_t s_high[4];
       uint32_t s_low[4];
       pack(s_[2 * k], s_[2 * k + 1], s_high, s_low);
-      uint32_t b[4];
-      ldmatrix_x4(b, rows + k * 32);
-      multiply(read, s_high, b);
-      multiply(read_small, s_low, b);
-      ldmatrix_x4(b, rows + k * 32 + kKeyLow);
-      multiply(read_small, s_high, b);
-      ldmatrix_x4(b, rows + k * 32 + kQuery);
-      multiply(o, s_high, b);
-      multiply(o, s_low, b);
+      multiply(read, s_high, key_high);
+      multiply(o, s_high, query);
+      multiply(read_small, s_high, key_low);
+      multiply(o, s_low, query);
+      multiply(read_small, s_low, key_high);
     }
 
     float d[2][4];
@@ -478,19 +525,20 @@ class Scanner {
     const uint32_t end_rows = column_tiles(stage.end_key_high[0], kPitch);
 #pragma unroll
     for (int k = 0; k < kHead / 16; ++k) {
-      uint32_t b[4];
+      uint32_t high[4];
+      uint32_t low[4];
+      ldmatrix_x4_transposed(high, end_rows + k * 32);
+      ldmatrix_x4_transposed(low, end_rows + k * 32 + kEndKeyLow);
       float(&s)[2][4] = *reinterpret_cast<float(*)[2][4]>(&s_[2 * k]);
-      ldmatrix_x4_transposed(b, end_rows + k * 32 + kEndKeyLow);
-      multiply(s, d_high, b);
-      ldmatrix_x4_transposed(b, end_rows + k * 32);
-      multiply(s, d_low, b);
-      multiply(s, d_high, b);
+      multiply(s, d_high, low);
+      multiply(s, d_low, high);
+      multiply(s, d_high, high);
     }
   }
 
  private:
   __device__ int value_row() const { return warp_ * 16 + lane_ / 4; }
-  __device__ int offset(int n) const { return value_row() * kHead + 8 * n + lane_ % 4 * 2; }
+  __device__ int offset() const { return value_row() * kHead + lane_ % 4 * 2; }
 
   __device__ void decay(const float (&factor)[kHead]) {
 #pragma unroll
@@ -540,19 +588,19 @@ class Scanner {
 };
 
 /// Gated norm of the segment's rows of a sub-chunk by the recurrent warps.
-__device__ void store_outputs(const KdaRows& rows, const KdaParameters& parameters, int heads,
-                              const DeviceSegment& segment, const Plan& plan, int chunk, int head,
-                              const float (&out)[kRows][kHead + 4]) {
+__device__ void store_outputs(const KdaRows& rows, int heads, float norm_eps, const Shared& shared, int chunk,
+                              int head) {
+  const Plan& plan = shared.plan;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int channel = static_cast<int>(threadIdx.x) % 32 * 4;
   for (int i = warp; i < plan.rows(chunk); i += kRoleThreads / 32) {
     if (i < plan.logged_rows(chunk)) continue;
-    const int64_t row = int64_t{segment.first_row} + plan.first_row(chunk) + i;
-    const int64_t at = (row * heads + head) * kHead + channel;
-    const uint2 gate = *reinterpret_cast<const uint2*>(rows.gate + at);
-    const float4 weight = *reinterpret_cast<const float4*>(parameters.output_norm + channel);
-    const float4 o = *reinterpret_cast<const float4*>(&out[i][channel]);
-    *reinterpret_cast<uint2*>(rows.out + at) = kda_gated_norm(o, gate, weight, parameters.norm_eps);
+    const int64_t row = int64_t{shared.segment.first_row} + plan.first_row(chunk) + i;
+    const uint2 gate = *reinterpret_cast<const uint2*>(&shared.stages[chunk % 2].gate[i][channel]);
+    const float4 weight = *reinterpret_cast<const float4*>(&shared.output_norm[channel]);
+    const float4 o = *reinterpret_cast<const float4*>(&shared.out[i][channel]);
+    *reinterpret_cast<uint2*>(rows.out + (row * heads + head) * kHead + channel) =
+        kda_gated_norm(o, gate, weight, norm_eps);
   }
 }
 
@@ -563,6 +611,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const DeviceSegment segment = tables.segments[blockIdx.y];
   if (segment.rows <= 0) return;
   const int head = static_cast<int>(blockIdx.x);
+  if (threadIdx.x < kHead) shared.output_norm[threadIdx.x] = parameters.output_norm[threadIdx.x];
   if (threadIdx.x == 0) {
     shared.segment = segment;
     shared.plan.set(segment, layer.slots[segment.slot]);
@@ -591,7 +640,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     scanner.scan(shared.stages[chunk % 2], chunk < plan.complete, shared.out);
     if (chunk == plan.complete - 1) scanner.store_state(state);
     named_barrier_sync(kScanBarrier, kRoleThreads);
-    store_outputs(rows, parameters, layer.heads, shared.segment, plan, chunk, head, shared.out);
+    store_outputs(rows, layer.heads, parameters.norm_eps, shared, chunk, head);
     // `out` is written again after the next block barrier.
   }
   __syncthreads();

@@ -6,6 +6,8 @@
 
 #include <cuda_bf16.h>
 
+#include "kernels/common/exp2_approx.h"
+#include "kernels/common/reciprocal_approx.h"
 #include "kernels/kda/kda.h"
 
 namespace glm53::kernels {
@@ -31,9 +33,13 @@ __device__ inline void unpack_bf16(const uint32_t (&words)[kWords], float (&x)[2
   }
 }
 
-// Both limits of x come out right: exp overflows to inf, and a quotient by it is 0.
-__device__ inline float kda_sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
-__device__ inline float kda_silu(float x) { return __fdividef(x, 1.0F + __expf(-x)); }
+inline constexpr float kLog2E = 1.44269504F;
+
+// Both limits of x come out right: 2^x overflows to inf, whose reciprocal is 0.
+__device__ inline float kda_sigmoid(float x) {
+  return reciprocal_approx(__fadd_rn(1.0F, exp2_approx(__fmul_rn(x, -kLog2E))));
+}
+__device__ inline float kda_silu(float x) { return __fmul_rn(x, kda_sigmoid(x)); }
 
 /// silu of the convolution; x oldest row first.
 __device__ inline float kda_conv(float4 w, float x0, float x1, float x2, float x3) {

@@ -18,239 +18,225 @@ namespace {
 constexpr int kHead = kKdaHeadDim;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kGroup = 4;                ///< channels of a thread's part of a row
-constexpr int kGroups = kHead / kGroup;  ///< of a head: a whole warp
-constexpr int kRowTasks = 4 * kGroups;   ///< q, k, v and g of a row
-constexpr int kLaneValues = kHead / 4;   ///< of one row of S; four lanes share a row, a thread has two rows
+constexpr int kValues = 8;   ///< rows v of S that a thread holds
+constexpr int kColumns = 8;  ///< and its columns k
 
-/// A thread's part of S: rows v and v + 8, columns k = 16·j + 4·lane + c.
-using StatePart = float[2][kLaneValues];
+/// A thread's part of S. Half a warp holds 8 rows v: a thread columns 4·l..4·l+3 and 64 + 4·l.. of all of them, l its
+/// lane in the half, so that a row of k, q or decay costs each thread two conflict-free 16-byte reads.
+using StatePart = float[kValues][kColumns];
 
 /// Up to 16 rows, ready for the recurrence.
 struct Shared {
   float query[kKdaRows][kHead];
   float key[kKdaRows][kHead];
   float decay[kKdaRows][kHead];
-  float log_decay[kKdaRows][kHead];  ///< g until it is logged, then o
+  float out[kKdaRows][kHead];  ///< o
+  __nv_bfloat16 raw_query[kKdaRows][kHead];
   __nv_bfloat16 raw_key[kKdaRows][kHead];
   __nv_bfloat16 value[kKdaRows][kHead];
   float beta[kKdaRows];
 };
 static_assert(sizeof(Shared) <= 48 * 1024, "two blocks share an SM's 100 KiB on GB10");
 
-__device__ void unpack(uint2 packed, float (&x)[kGroup]) {
-  const uint32_t words[kGroup / 2] = {packed.x, packed.y};
-  unpack_bf16(words, x);
-}
+/// A thread's two channels of q, k, v or g for the steps that run down the rows. A warp has one part.
+struct Columns {
+  int part = static_cast<int>(threadIdx.x) / (kHead / 2);  ///< 0 q, 1 k, 2 v, 3 g
+  int channel = static_cast<int>(threadIdx.x) % (kHead / 2) * 2;
+};
 
-__device__ void store_scaled(const float (&x)[kGroup], float scale, float* to) {
-  *reinterpret_cast<float4*>(to) = {__fmul_rn(x[0], scale), __fmul_rn(x[1], scale), __fmul_rn(x[2], scale),
-                                    __fmul_rn(x[3], scale)};
-}
+__device__ uint32_t* word(__nv_bfloat16* at) { return reinterpret_cast<uint32_t*>(at); }
+__device__ const uint32_t* word(const __nv_bfloat16* at) { return reinterpret_cast<const uint32_t*>(at); }
 
 /// Rows 0..count of the log to rows 0..count of `shared`.
 __device__ void load_log_rows(Shared& shared, const KdaLayerState& layer, int64_t slot, int head, int count) {
+  const Columns own;
   const int64_t width = int64_t{layer.heads} * kHead;
-#pragma unroll 1
-  for (int task = static_cast<int>(threadIdx.x); task < count * kRowTasks; task += kThreads) {
-    const int row = task / kRowTasks;
-    const int part = task % kRowTasks / kGroups;
-    const int channel = task % kGroups * kGroup;
-    const int64_t at = (slot * kKdaRows + row) * width + head * kHead + channel;
-    if (part == 1) {
-      float x[kGroup];
-      unpack(*reinterpret_cast<const uint2*>(layer.log_key + at), x);
-      store_scaled(x, kda_key_scale(kda_sum_squares(x)), &shared.key[row][channel]);
-    } else if (part == 2) {
-      *reinterpret_cast<uint2*>(&shared.value[row][channel]) = *reinterpret_cast<const uint2*>(layer.log_value + at);
-    } else if (part == 3) {
-      const float4 g = *reinterpret_cast<const float4*>(layer.log_decay + at);
-      *reinterpret_cast<float4*>(&shared.decay[row][channel]) = {expf(g.x), expf(g.y), expf(g.z), expf(g.w)};
+  const int64_t at = slot * kKdaRows * width + head * kHead + own.channel;
+  if (own.part == 3) {
+    const float* log = layer.log_decay + at;
+#pragma unroll 4
+    for (int i = 0; i < count; ++i, log += width) {
+      const float2 g = *reinterpret_cast<const float2*>(log);
+      *reinterpret_cast<float2*>(&shared.decay[i][own.channel]) = {expf(g.x), expf(g.y)};
     }
+  } else if (own.part != 0) {
+    auto& to = own.part == 1 ? shared.raw_key : shared.value;
+    const __nv_bfloat16* log = (own.part == 1 ? layer.log_key : layer.log_value) + at;
+#pragma unroll 4
+    for (int i = 0; i < count; ++i, log += width) *word(&to[i][own.channel]) = *word(log);
   }
   if (threadIdx.x < static_cast<unsigned>(count)) {
     shared.beta[threadIdx.x] = layer.log_beta[(slot * kKdaRows + threadIdx.x) * layer.heads + head];
   }
 }
 
-/// Rows first_row.. of a segment, count of them, to rows at.. of `shared`; their raw rows to the ring.
+/// Rows first_row.. of a segment, count of them, to rows at.. of `shared`, q and k not normalised, and to the log;
+/// their raw rows to the ring. What a thread overwrites in the log it has itself read before, in load_log_rows.
 __device__ void load_new_rows(Shared& shared, const KdaRows& rows, const KdaParameters& parameters,
                               const KdaLayerState& layer, const DeviceSegment& segment, int head, int first_row,
                               int count, int at) {
+  const Columns own;
   const int64_t width = int64_t{layer.heads} * kHead;
-  const int first_ring_row = static_cast<int>(segment.first_position % kKdaConvRing);
-  __nv_bfloat16* const ring = layer.conv_ring + int64_t{segment.slot} * kKdaConvRing * 3 * width;
-#pragma unroll 1
-  for (int task = static_cast<int>(threadIdx.x); task < count * kRowTasks; task += kThreads) {
-    const int row = first_row + task / kRowTasks;
-    const int to = at + task / kRowTasks;
-    const int part = task % kRowTasks / kGroups;
-    const int channel = task % kGroups * kGroup;
-    const int64_t head_channel = head * kHead + channel;
-    const int64_t flat_row = segment.first_row + row;
-    if (part == 3) {
-      float p[kGroup];
-      unpack(*reinterpret_cast<const uint2*>(rows.forget + flat_row * width + head_channel), p);
-      const float4 dt_bias = *reinterpret_cast<const float4*>(parameters.dt_bias + head_channel);
-      const float bias[kGroup] = {dt_bias.x, dt_bias.y, dt_bias.z, dt_bias.w};
-      const float rate = expf(parameters.a_log[head]);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        const float g = kda_log_decay(p[i], rate, bias[i], parameters.lower_bound);
-        shared.log_decay[to][channel + i] = g;
-        shared.decay[to][channel + i] = expf(g);
-      }
-      continue;
+  const int head_channel = head * kHead + own.channel;
+  const int64_t flat_row = int64_t{segment.first_row} + first_row;
+  const int64_t log_at = (int64_t{segment.slot} * kKdaRows + first_row) * width + head_channel;
+  if (own.part == 3) {
+    const float rate = expf(parameters.a_log[head]);
+    const float2 bias = *reinterpret_cast<const float2*>(parameters.dt_bias + head_channel);
+    const __nv_bfloat16* from = rows.forget + flat_row * width + head_channel;
+    float* log = layer.log_decay + log_at;
+#pragma unroll 4
+    for (int i = 0; i < count; ++i, from += width, log += width) {
+      const float2 p = unpack_bf16(*word(from));
+      const float2 g = {kda_log_decay(p.x, rate, bias.x, parameters.lower_bound),
+                        kda_log_decay(p.y, rate, bias.y, parameters.lower_bound)};
+      *reinterpret_cast<float2*>(log) = g;
+      *reinterpret_cast<float2*>(&shared.decay[at + i][own.channel]) = {expf(g.x), expf(g.y)};
     }
-    // Rows before the segment come from the ring; this window overwrites none of the three that it reads.
-    const int64_t raw_channel = part * width + head_channel;
-    uint2 packed[4] = {};
-#pragma unroll
-    for (int tap = 0; tap < 4; ++tap) {
-      const int back = 3 - tap;
-      if (row >= back) {
-        packed[tap] =
-            *reinterpret_cast<const uint2*>(rows.projected + (flat_row - back) * rows.projected_stride + raw_channel);
-      } else if (segment.first_position + row >= back) {
-        packed[tap] =
-            *reinterpret_cast<const uint2*>(ring + kda_ring_row(first_ring_row, row - back) * 3 * width + raw_channel);
-      }
-    }
-    *reinterpret_cast<uint2*>(ring + kda_ring_row(first_ring_row, row) * 3 * width + raw_channel) = packed[3];
-    float taps[4][kGroup];
-#pragma unroll
-    for (int tap = 0; tap < 4; ++tap) unpack(packed[tap], taps[tap]);
-    float x[kGroup];
+  } else {
+    auto& to = own.part == 0 ? shared.raw_query : own.part == 1 ? shared.raw_key : shared.value;
+    const int64_t raw_channel = own.part * width + head_channel;
     const auto* weights = reinterpret_cast<const float4*>(parameters.conv) + raw_channel;
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) x[i] = kda_conv(weights[i], taps[0][i], taps[1][i], taps[2][i], taps[3][i]);
-    const uint2 rounded = {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3])};
-    if (part == 2) {
-      *reinterpret_cast<uint2*>(&shared.value[to][channel]) = rounded;
-      continue;
+    const float4 low = weights[0];
+    const float4 high = weights[1];
+    __nv_bfloat16* const ring = layer.conv_ring + int64_t{segment.slot} * kKdaConvRing * 3 * width + raw_channel;
+    const int first_ring_row = static_cast<int>(segment.first_position % kKdaConvRing);
+    const __nv_bfloat16* from = rows.projected + flat_row * rows.projected_stride + raw_channel;
+    // Rows before the segment come from the ring; this window overwrites none of the three that it reads.
+    const auto before = [&](int back) -> float2 {
+      const int row = first_row - back;
+      if (row >= 0) return unpack_bf16(*word(from - back * rows.projected_stride));
+      if (segment.first_position + row < 0) return {0.0F, 0.0F};
+      return unpack_bf16(*word(ring + kda_ring_row(first_ring_row, row) * 3 * width));
+    };
+    __nv_bfloat16* log = (own.part == 1 ? layer.log_key : layer.log_value) + log_at;
+    float2 x0 = before(3);
+    float2 x1 = before(2);
+    float2 x2 = before(1);
+#pragma unroll 4
+    for (int i = 0; i < count; ++i, from += rows.projected_stride, log += width) {
+      const uint32_t raw = *word(from);
+      const float2 x3 = unpack_bf16(raw);
+      const uint32_t result = pack_bf16(kda_conv(low, x0.x, x1.x, x2.x, x3.x), kda_conv(high, x0.y, x1.y, x2.y, x3.y));
+      *word(&to[at + i][own.channel]) = result;
+      if (own.part != 0) *word(log) = result;
+      *word(ring + kda_ring_row(first_ring_row, first_row + i) * 3 * width) = raw;
+      x0 = x1;
+      x1 = x2;
+      x2 = x3;
     }
-    unpack(rounded, x);
+  }
+  if (threadIdx.x < static_cast<unsigned>(count)) {
+    const int64_t row = flat_row + static_cast<int>(threadIdx.x);
+    const float b = __bfloat162float(rows.projected[row * rows.projected_stride + 3 * width + head]);
+    const float beta = kda_sigmoid(b);
+    shared.beta[at + threadIdx.x] = beta;
+    layer.log_beta[(int64_t{segment.slot} * kKdaRows + first_row + threadIdx.x) * layer.heads + head] = beta;
+  }
+}
+
+/// Unit keys of rows 0..end of `shared`, and scaled unit queries of rows first_new..end.
+__device__ void normalise(Shared& shared, int first_new, int end) {
+  const int channel = static_cast<int>(threadIdx.x) % 32 * 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  for (int task = warp; task < 2 * end; task += kWarps) {
+    const int i = task / 2;
+    const bool is_key = task % 2 == 0;
+    if (!is_key && i < first_new) continue;
+    const uint2 packed = *reinterpret_cast<const uint2*>(&(is_key ? shared.raw_key : shared.raw_query)[i][channel]);
+    const uint32_t words[2] = {packed.x, packed.y};
+    float x[4];
+    unpack_bf16(words, x);
     const float sum = kda_sum_squares(x);
-    if (part == 0) {
-      store_scaled(x, kda_query_scale(sum), &shared.query[to][channel]);
-    } else {
-      *reinterpret_cast<uint2*>(&shared.raw_key[to][channel]) = rounded;
-      store_scaled(x, kda_key_scale(sum), &shared.key[to][channel]);
-    }
-  }
-  if (threadIdx.x < static_cast<unsigned>(count)) {
-    const int64_t flat_row = segment.first_row + first_row + static_cast<int>(threadIdx.x);
-    const float b = __bfloat162float(rows.projected[flat_row * rows.projected_stride + 3 * width + head]);
-    shared.beta[at + threadIdx.x] = kda_sigmoid(b);
+    const float scale = is_key ? kda_key_scale(sum) : kda_query_scale(sum);
+    *reinterpret_cast<float4*>(&(is_key ? shared.key : shared.query)[i][channel]) = {
+        __fmul_rn(x[0], scale), __fmul_rn(x[1], scale), __fmul_rn(x[2], scale), __fmul_rn(x[3], scale)};
   }
 }
 
-/// Rows at.. of `shared`, count of them, to log rows first_row...
-__device__ void write_log_rows(const Shared& shared, const KdaLayerState& layer, int64_t slot, int head, int first_row,
-                               int count, int at) {
-  const int64_t width = int64_t{layer.heads} * kHead;
-#pragma unroll 1
-  for (int task = static_cast<int>(threadIdx.x); task < count * kRowTasks; task += kThreads) {
-    const int from = at + task / kRowTasks;
-    const int part = task % kRowTasks / kGroups;
-    const int channel = task % kGroups * kGroup;
-    const int64_t to = (slot * kKdaRows + first_row + task / kRowTasks) * width + head * kHead + channel;
-    if (part == 1) {
-      *reinterpret_cast<uint2*>(layer.log_key + to) = *reinterpret_cast<const uint2*>(&shared.raw_key[from][channel]);
-    } else if (part == 2) {
-      *reinterpret_cast<uint2*>(layer.log_value + to) = *reinterpret_cast<const uint2*>(&shared.value[from][channel]);
-    } else if (part == 3) {
-      *reinterpret_cast<float4*>(layer.log_decay + to) =
-          *reinterpret_cast<const float4*>(&shared.log_decay[from][channel]);
-    }
-  }
-  if (threadIdx.x < static_cast<unsigned>(count)) {
-    layer.log_beta[(slot * kKdaRows + first_row + threadIdx.x) * layer.heads + head] = shared.beta[at + threadIdx.x];
-  }
-}
+__device__ int first_value() { return static_cast<int>(threadIdx.x) / 16 * kValues; }
+__device__ int half_lane() { return static_cast<int>(threadIdx.x) % 16; }
 
-__device__ int state_row() { return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4; }
-__device__ int state_lane() { return static_cast<int>(threadIdx.x) % 4; }
+/// This thread's columns of a row of 128.
+__device__ void load_columns(const float* row, float (&x)[kColumns]) {
+  const float4 low = *reinterpret_cast<const float4*>(row + 4 * half_lane());
+  const float4 high = *reinterpret_cast<const float4*>(row + kHead / 2 + 4 * half_lane());
+  x[0] = low.x;
+  x[1] = low.y;
+  x[2] = low.z;
+  x[3] = low.w;
+  x[4] = high.x;
+  x[5] = high.y;
+  x[6] = high.z;
+  x[7] = high.w;
+}
 
 __device__ void load_state(const float* state, StatePart& s) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float* row = state + (state_row() + 8 * r) * kHead + 4 * state_lane();
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      *reinterpret_cast<float4*>(&s[r][4 * j]) = *reinterpret_cast<const float4*>(row + 16 * j);
-  }
+  for (int v = 0; v < kValues; ++v) load_columns(state + (first_value() + v) * kHead, s[v]);
 }
 
 __device__ void store_state(float* state, const StatePart& s) {
+  float* const part = state + first_value() * kHead + 4 * half_lane();
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float* row = state + (state_row() + 8 * r) * kHead + 4 * state_lane();
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      *reinterpret_cast<float4*>(row + 16 * j) = *reinterpret_cast<const float4*>(&s[r][4 * j]);
+  for (int v = 0; v < kValues; ++v) {
+    *reinterpret_cast<float4*>(part + v * kHead) = {s[v][0], s[v][1], s[v][2], s[v][3]};
+    *reinterpret_cast<float4*>(part + v * kHead + kHead / 2) = {s[v][4], s[v][5], s[v][6], s[v][7]};
   }
 }
 
-/// The same bits in every lane of the four.
-__device__ float quad_sum(float x) {
-  x = __fadd_rn(x, __shfl_xor_sync(0xffffffffU, x, 1));
-  return __fadd_rn(x, __shfl_xor_sync(0xffffffffU, x, 2));
+/// Sums over half a warp of 8 values a lane: lane l gets the sum of x[l / 2]. In each step a lane keeps half of its
+/// values and hands the other half to its partner.
+__device__ float half_warp_sums(float (&x)[kValues]) {
+#pragma unroll
+  for (int keep = kValues / 2; keep > 0; keep /= 2) {
+    const bool upper = (half_lane() & (2 * keep)) != 0;
+#pragma unroll
+    for (int i = 0; i < keep; ++i) {
+      const float give = upper ? x[i] : x[i + keep];
+      const float kept = upper ? x[i + keep] : x[i];
+      x[i] = __fadd_rn(kept, __shfl_xor_sync(0xffffffffU, give, 2 * keep));
+    }
+  }
+  return __fadd_rn(x[0], __shfl_xor_sync(0xffffffffU, x[0], 1));
 }
 
 /// One recurrent step with row i of `shared`. The state's bits are the same with and without an output: replayed rows
 /// give the state that their first execution had.
 template <bool kOutput>
 __device__ void step(Shared& shared, int i, StatePart& s) {
-  const int lane = state_lane();
-  const int v = state_row();
-  const auto quad = [lane](const float* row, int j) {
-    return *reinterpret_cast<const float4*>(row + 16 * j + 4 * lane);
-  };
-  float read[2] = {0.0F, 0.0F};
+  float decay[kColumns];
+  float key[kColumns];
+  load_columns(shared.decay[i], decay);
+  load_columns(shared.key[i], key);
+  const int own_value = first_value() + half_lane() / 2;
+  const float value = __bfloat162float(shared.value[i][own_value]);
+  const float beta = shared.beta[i];
+  float sums[kValues] = {};
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float4 decay = quad(shared.decay[i], j);
-    const float4 key = quad(shared.key[i], j);
-    const float d[4] = {decay.x, decay.y, decay.z, decay.w};
-    const float k[4] = {key.x, key.y, key.z, key.w};
+  for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        s[r][4 * j + c] = __fmul_rn(s[r][4 * j + c], d[c]);
-        read[r] = __fmaf_rn(s[r][4 * j + c], k[c], read[r]);
-      }
+    for (int v = 0; v < kValues; ++v) {
+      s[v][c] = __fmul_rn(s[v][c], decay[c]);
+      sums[v] = __fmaf_rn(s[v][c], key[c], sums[v]);
     }
   }
-  float delta[2];
+  const float own_delta = __fmul_rn(beta, __fsub_rn(value, half_warp_sums(sums)));
+  float query[kColumns] = {};
+  if constexpr (kOutput) load_columns(shared.query[i], query);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float value = __bfloat162float(shared.value[i][v + 8 * r]);
-    delta[r] = __fmul_rn(shared.beta[i], __fsub_rn(value, quad_sum(read[r])));
-  }
-  float out[2] = {0.0F, 0.0F};
+  for (int v = 0; v < kValues; ++v) {
+    const float delta = __shfl_sync(0xffffffffU, own_delta, 2 * v, 16);
+    sums[v] = 0.0F;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float4 key = quad(shared.key[i], j);
-    const float k[4] = {key.x, key.y, key.z, key.w};
-    float q[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-    if constexpr (kOutput) *reinterpret_cast<float4*>(q) = quad(shared.query[i], j);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        s[r][4 * j + c] = __fmaf_rn(k[c], delta[r], s[r][4 * j + c]);
-        if constexpr (kOutput) out[r] = __fmaf_rn(s[r][4 * j + c], q[c], out[r]);
-      }
+    for (int c = 0; c < kColumns; ++c) {
+      s[v][c] = __fmaf_rn(key[c], delta, s[v][c]);
+      if constexpr (kOutput) sums[v] = __fmaf_rn(s[v][c], query[c], sums[v]);
     }
   }
   if constexpr (kOutput) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float sum = quad_sum(out[r]);
-      if (lane == 0) shared.log_decay[i][v + 8 * r] = sum;
-    }
+    const float sum = half_warp_sums(sums);
+    if (half_lane() % 2 == 0) shared.out[i][own_value] = sum;
   }
 }
 
@@ -275,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int count = min(new_rows - done, kKdaRows - at);
     load_new_rows(shared, rows, parameters, layer, segment, head, done, count, at);
     __syncthreads();
-    write_log_rows(shared, layer, segment.slot, head, done, count, at);
+    normalise(shared, at, at + count);
     __syncthreads();
 #pragma unroll 1
     for (int i = 0; i < at; ++i) step<false>(shared, i, s);
@@ -289,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int64_t to = int64_t{segment.first_row + done + i} * width + head * kHead + channel;
       const uint2 gate = *reinterpret_cast<const uint2*>(rows.gate + to);
       const float4 weight = *reinterpret_cast<const float4*>(parameters.output_norm + channel);
-      const float4 o = *reinterpret_cast<const float4*>(&shared.log_decay[at + i][channel]);
+      const float4 o = *reinterpret_cast<const float4*>(&shared.out[at + i][channel]);
       *reinterpret_cast<uint2*>(rows.out + to) = kda_gated_norm(o, gate, weight, parameters.norm_eps);
     }
     __syncthreads();
@@ -317,6 +303,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   StatePart s;
   load_state(state, s);
   load_log_rows(shared, layer, slot, head, replay);
+  __syncthreads();
+  normalise(shared, replay, replay);
   __syncthreads();
   for (int i = 0; i < replay; ++i) step<false>(shared, i, s);
   store_state(out == nullptr ? state : out + (int64_t{blockIdx.y} * layer.heads + head) * kHead * kHead, s);
