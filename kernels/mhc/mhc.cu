@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kSliceWarps* kWarp)
   uint4 next_y = {};
   const auto fetch = [&](int row) {
     const bool present = row < end;
-    const auto* from = reinterpret_cast<const uint4*>(streams + static_cast<int64_t>(row) * kMhcStreams * hidden +
-                                                      column);
+    const auto* from =
+        reinterpret_cast<const uint4*>(streams + static_cast<int64_t>(row) * kMhcStreams * hidden + column);
 #pragma unroll
     for (int h = 0; h < kMhcStreams; ++h) next[h] = present ? from[h * (hidden / 8)] : uint4{};
     if constexpr (kPost) {
@@ -380,8 +380,8 @@ size_t mhc_workspace_bytes(int rows, int hidden) {
          sizeof(float);
 }
 
-void mhc_pre(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* streams, int rows,
-             void* workspace, float* mix, __nv_bfloat16* normed, cudaStream_t stream) {
+void mhc_pre(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* streams, int rows, void* workspace,
+             float* mix, __nv_bfloat16* normed, cudaStream_t stream) {
   // Without the post update nothing writes the streams.
   run<false>(site, shape, nullptr, rows, workspace, const_cast<__nv_bfloat16*>(streams), mix, normed, stream);
 }
@@ -396,8 +396,8 @@ void mhc_post(const float* mix, const __nv_bfloat16* y, int rows, int hidden, __
   check_cuda(cudaGetLastError(), "mhc post launch");
 }
 
-void mhc_post_pre(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* y, int rows,
-                  void* workspace, __nv_bfloat16* streams, float* mix, __nv_bfloat16* normed, cudaStream_t stream) {
+void mhc_post_pre(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* y, int rows, void* workspace,
+                  __nv_bfloat16* streams, float* mix, __nv_bfloat16* normed, cudaStream_t stream) {
   run<true>(site, shape, y, rows, workspace, streams, mix, normed, stream);
 }
 

@@ -15,11 +15,11 @@ inline constexpr int kMhcMix = kMhcStreams + kMhcStreams * kMhcStreams;  ///< po
 
 /// Device memory. fn 16-byte aligned.
 struct MhcSiteWeights {
-  const void* fn = nullptr;       ///< [24, 4·hidden] bf16, or fp32 if fn_is_fp32
+  const void* fn = nullptr;  ///< [24, 4·hidden] bf16, or fp32 if fn_is_fp32
   bool fn_is_fp32 = false;
-  const float* base = nullptr;    ///< [24]
-  const float* scale = nullptr;   ///< [3] pre, post, comb
-  const float* norm = nullptr;    ///< [hidden] RMSNorm of the sub-block's input
+  const float* base = nullptr;   ///< [24]
+  const float* scale = nullptr;  ///< [3] pre, post, comb
+  const float* norm = nullptr;   ///< [hidden] RMSNorm of the sub-block's input
 };
 
 struct MhcShape {
@@ -39,8 +39,8 @@ size_t mhc_workspace_bytes(int rows, int hidden);
 /// Steps 1–8 and the RMSNorm:
 ///   normed [rows, hidden] bf16 = RMSNorm(bf(Σ_h pre_h · streams_h)), mix [rows, 20] fp32 for mhc_post.
 /// streams [rows, 4, hidden] bf16. A row's bits depend on that row alone. Throws std::invalid_argument, CudaError.
-void mhc_pre(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* streams, int rows,
-             void* workspace, float* mix, __nv_bfloat16* normed, cudaStream_t stream);
+void mhc_pre(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* streams, int rows, void* workspace,
+             float* mix, __nv_bfloat16* normed, cudaStream_t stream);
 
 /// Step 9, in place: streams_j = bf(post_j · y + Σ_i C[i][j] · streams_i); y [rows, hidden] bf16.
 void mhc_post(const float* mix, const __nv_bfloat16* y, int rows, int hidden, __nv_bfloat16* streams,
@@ -48,7 +48,7 @@ void mhc_post(const float* mix, const __nv_bfloat16* y, int rows, int hidden, __
 
 /// mhc_post with the `mix` of the site before, then mhc_pre of `site`, which overwrites `mix`: the same bits as both
 /// calls.
-void mhc_post_pre(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* y, int rows,
-                  void* workspace, __nv_bfloat16* streams, float* mix, __nv_bfloat16* normed, cudaStream_t stream);
+void mhc_post_pre(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* y, int rows, void* workspace,
+                  __nv_bfloat16* streams, float* mix, __nv_bfloat16* normed, cudaStream_t stream);
 
 }  // namespace glm53::kernels

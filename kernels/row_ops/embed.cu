@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void embed(const __nv_bfloat16* table, int64_t vocab, const int32_t* ids, int rows, int hidden,
-           __nv_bfloat16* streams, cudaStream_t stream) {
+void embed(const __nv_bfloat16* table, int64_t vocab, const int32_t* ids, int rows, int hidden, __nv_bfloat16* streams,
+           cudaStream_t stream) {
   if (hidden < 8 || hidden % 8 != 0) throw std::invalid_argument("embed: hidden is not a multiple of 8");
   if (rows < 1) return;
   embed_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(reinterpret_cast<const uint4*>(table), vocab, ids,

@@ -41,9 +41,9 @@ __device__ float inverse_rms(float squares, int width, float eps) {
 }
 
 // x and y may be the same memory: every thread rereads and writes only what it read.
-__global__ void __launch_bounds__(kThreads) rms_norm_kernel(const __nv_bfloat16* x, int64_t x_stride,
-                                                            const float* weight, int width, float eps,
-                                                            __nv_bfloat16* y, int64_t y_stride) {
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_kernel(const __nv_bfloat16* x, int64_t x_stride, const float* weight, int width, float eps,
+                    __nv_bfloat16* y, int64_t y_stride) {
   __shared__ float scratch[kWarps];
   const auto* from = reinterpret_cast<const uint4*>(x + blockIdx.x * x_stride);
   auto* to = reinterpret_cast<uint4*>(y + blockIdx.x * y_stride);

@@ -1,5 +1,6 @@
-// Small operations on rows of activations. All launchers are asynchronous on `stream`, allocate nothing, and a row's bits
-// depend on that row alone. Pointers are device memory; bf16 rows are 16-byte aligned, widths and strides multiples of
+// Small operations on rows of activations. All launchers are asynchronous on `stream`, allocate nothing, and a row's
+// bits depend on that row alone. Pointers are device memory; bf16 rows are 16-byte aligned, widths and strides
+// multiples of
 // 8. They throw std::invalid_argument for bad sizes and CudaError for a failed launch; no rows is no work.
 #pragma once
 
@@ -13,11 +14,12 @@ namespace glm53::kernels {
 
 /// streams [rows, 4, hidden] = table[ids[r]] in all four streams (spec 10 §3.1). table [vocab, hidden], ids [rows]; an
 /// id outside the table (padding rows: −1) gives zeros.
-void embed(const __nv_bfloat16* table, int64_t vocab, const int32_t* ids, int rows, int hidden,
-           __nv_bfloat16* streams, cudaStream_t stream);
+void embed(const __nv_bfloat16* table, int64_t vocab, const int32_t* ids, int rows, int hidden, __nv_bfloat16* streams,
+           cudaStream_t stream);
 
 /// x̄ = bf(mean of the four streams), then y = RMSNorm(x̄), or x̄ itself where `norm` is null (spec 10 §3.9).
-/// streams [·, 4, hidden], which [rows]: the row of `streams` that y row i is made of; −1 gives zeros; y [rows, hidden].
+/// streams [·, 4, hidden], which [rows]: the row of `streams` that y row i is made of; −1 gives zeros; y [rows,
+/// hidden].
 void collapse_streams(const __nv_bfloat16* streams, const int32_t* which, int rows, int hidden, const float* norm,
                       float eps, __nv_bfloat16* y, cudaStream_t stream);
 
