@@ -29,6 +29,7 @@ constexpr int kHead = kKdaHeadDim;
 constexpr int kRows = kKdaRows;
 constexpr int kRoleThreads = 256;  ///< that run the recurrence; as many prepare
 constexpr int kThreads = 2 * kRoleThreads;
+static_assert(kRoleThreads / 32 == kRows / 2, "a warp of the recurrence writes two rows");
 constexpr int kPitch = kHead + 8;        ///< bf16 elements: rows 16 bytes apart mod 128, for ldmatrix
 constexpr int kSquarePitch = kRows + 8;  ///< likewise
 constexpr int kTaps = 3;                 ///< rows of the convolution before the current one
@@ -171,15 +172,20 @@ class Preparer {
   /// Fetches what convolve() and gates() read of a sub-chunk: rows of the segment, and raw rows before it.
   __device__ void load(int chunk) {
     const int first = plan_.first_row(chunk) - kTaps;
-    int64_t at = first * stride_;
+    const Bf16* from = source_ + first * stride_;
+    if (first >= 0 && first + kTaps + kRows <= segment_.rows) {
 #pragma unroll
-    for (int i = 0; i < kRows + kTaps; ++i, at += stride_) {
-      const int row = first + i;
-      next_[i] = 0;
-      if (row >= 0) {
-        if (row < segment_.rows) next_[i] = *reinterpret_cast<const uint32_t*>(source_ + at);
-      } else if (row >= -kTaps && part_ != 3 && plan_.first_position >= -row) {
-        next_[i] = *ring_pair(row);
+      for (int i = 0; i < kRows + kTaps; ++i, from += stride_) next_[i] = *reinterpret_cast<const uint32_t*>(from);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRows + kTaps; ++i, from += stride_) {
+        const int row = first + i;
+        next_[i] = 0;
+        if (row >= 0) {
+          if (row < segment_.rows) next_[i] = *reinterpret_cast<const uint32_t*>(from);
+        } else if (row >= -kTaps && part_ != 3 && plan_.first_position >= -row) {
+          next_[i] = *ring_pair(row);
+        }
       }
     }
     const int beta_row = first + kTaps + thread_ - 3 * kPairs;
@@ -593,14 +599,23 @@ __device__ void store_outputs(const KdaRows& rows, int heads, float norm_eps, co
   const Plan& plan = shared.plan;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int channel = static_cast<int>(threadIdx.x) % 32 * 4;
-  for (int i = warp; i < plan.rows(chunk); i += kRoleThreads / 32) {
-    if (i < plan.logged_rows(chunk)) continue;
-    const int64_t row = int64_t{shared.segment.first_row} + plan.first_row(chunk) + i;
+  const int first = plan.logged_rows(chunk);
+  const int end = plan.rows(chunk);
+  const int64_t first_row = int64_t{shared.segment.first_row} + plan.first_row(chunk);
+  const float4 weight = *reinterpret_cast<const float4*>(&shared.output_norm[channel]);
+  uint2 y[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = warp + half * kRows / 2;
     const uint2 gate = *reinterpret_cast<const uint2*>(&shared.stages[chunk % 2].gate[i][channel]);
-    const float4 weight = *reinterpret_cast<const float4*>(&shared.output_norm[channel]);
     const float4 o = *reinterpret_cast<const float4*>(&shared.out[i][channel]);
-    *reinterpret_cast<uint2*>(rows.out + (row * heads + head) * kHead + channel) =
-        kda_gated_norm(o, gate, weight, norm_eps);
+    y[half] = kda_gated_norm(o, gate, weight, norm_eps);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = warp + half * kRows / 2;
+    if (i < first || i >= end) continue;
+    *reinterpret_cast<uint2*>(rows.out + ((first_row + i) * heads + head) * kHead + channel) = y[half];
   }
 }
 

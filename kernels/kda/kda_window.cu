@@ -103,16 +103,20 @@ __device__ void load_new_rows(Shared& shared, const KdaRows& rows, const KdaPara
     const int first_ring_row = static_cast<int>(segment.first_position % kKdaConvRing);
     const __nv_bfloat16* from = rows.projected + flat_row * rows.projected_stride + raw_channel;
     // Rows before the segment come from the ring; this window overwrites none of the three that it reads.
-    const auto before = [&](int back) -> float2 {
-      const int row = first_row - back;
-      if (row >= 0) return unpack_bf16(*word(from - back * rows.projected_stride));
-      if (segment.first_position + row < 0) return {0.0F, 0.0F};
-      return unpack_bf16(*word(ring + kda_ring_row(first_ring_row, row) * 3 * width));
-    };
+    uint32_t taps[3];
+#pragma unroll
+    for (int tap = 0; tap < 3; ++tap) {
+      // One load without branches, so that the three are in flight together.
+      const int row = first_row - 3 + tap;
+      const auto* raw = word(row >= 0 ? from + (tap - 3) * rows.projected_stride
+                                      : ring + kda_ring_row(first_ring_row, row) * 3 * width);
+      taps[tap] = *raw;
+      if (segment.first_position + row < 0) taps[tap] = 0;
+    }
     __nv_bfloat16* log = (own.part == 1 ? layer.log_key : layer.log_value) + log_at;
-    float2 x0 = before(3);
-    float2 x1 = before(2);
-    float2 x2 = before(1);
+    float2 x0 = unpack_bf16(taps[0]);
+    float2 x1 = unpack_bf16(taps[1]);
+    float2 x2 = unpack_bf16(taps[2]);
 #pragma unroll 4
     for (int i = 0; i < count; ++i, from += rows.projected_stride, log += width) {
       const uint32_t raw = *word(from);
