@@ -77,7 +77,8 @@ class Backend {
   virtual Linear load_linear(std::string_view name, std::span<const LinearPart> parts) = 0;
   /// One matrix a part, all of one shape.
   virtual LinearBatch load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) = 0;
-  virtual Matrix load_matrix(std::string_view name, const LinearPart& part) = 0;
+  /// kServing: rounded to the serving dtype; kFp32: as exact as stored.
+  virtual Matrix load_matrix(std::string_view name, const LinearPart& part, Precision precision) = 0;
   /// Elements of all parts concatenated, kept in fp32.
   virtual Vector load_vector(std::string_view name, std::span<const VectorPart> parts) = 0;
   /// One MoE layer's routed experts of this rank.

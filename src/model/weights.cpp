@@ -13,7 +13,7 @@ class WeightLoader {
   WeightLoader(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend)
       : inventory_(inventory), g_(geometry), shard_(shard), backend_(backend) {}
 
-  Matrix embedding() { return matrix("embed_tokens"); }
+  Matrix embedding() { return matrix("embed_tokens", Precision::kServing); }
 
   HeadWeights head() {
     HeadWeights head;
@@ -47,7 +47,7 @@ class WeightLoader {
     MhcSite site;
     site.layer = index_;
     site.is_ffn = is_ffn;
-    site.fn = matrix(name + "fn");
+    site.fn = matrix(name + "fn", Precision::kFp32);
     site.base = vector(name + "base");
     site.scale = vector(name + "scale");
     site.norm = vector(prefix_ + (is_ffn ? "post_attention_layernorm.weight" : "input_layernorm.weight"));
@@ -132,7 +132,7 @@ class WeightLoader {
     const std::string name = prefix_ + "mlp.";
     MoeWeights w;
     w.layer = index_;
-    w.router = matrix(name + "gate");
+    w.router = matrix(name + "gate", Precision::kFp32);
     w.router_bias = vector(name + "gate.e_score_correction_bias");
     w.shared = mlp(name + "shared_experts.", static_cast<int64_t>(g_.moe_intermediate) * g_.shared_experts);
     std::vector<ExpertParts> experts;
@@ -178,7 +178,9 @@ class WeightLoader {
     return backend_.load_linear(name, parts);
   }
 
-  Matrix matrix(const std::string& name) { return backend_.load_matrix(name, part(name)); }
+  Matrix matrix(const std::string& name, Precision precision) {
+    return backend_.load_matrix(name, part(name), precision);
+  }
 
   VectorPart vector_part(const std::string& name, int64_t unit = 1) const {
     VectorPart part = inventory_.values(name);

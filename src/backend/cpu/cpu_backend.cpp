@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
 #include <stdexcept>
 
+#include "backend/batch_check.h"
 #include "backend/cpu/cpu_backend_impl.h"
 #include "backend/weight_source.h"
 #include "glm53/core/error.h"
@@ -81,7 +81,7 @@ LinearBatch CpuBackend::load_linear_batch(std::string_view name, std::span<const
   return {first.out, first.in, static_cast<int>(matrices.size()), first.handle};
 }
 
-Matrix CpuBackend::load_matrix(std::string_view name, const LinearPart& part) {
+Matrix CpuBackend::load_matrix(std::string_view name, const LinearPart& part, Precision) {
   const Linear packed = load_linear(name, {&part, 1});
   return {packed.out, packed.in, packed.handle};
 }
@@ -176,35 +176,13 @@ void CpuBackend::commit(int slot, int kept_rows) {
 
 void CpuBackend::begin_forward(const Batch& batch) {
   if (in_forward_) throw misuse("begin_forward inside a forward call");
-  if (batch.rows() > plan_.max_rows) throw misuse("more rows than CachePlan::max_rows");
-  if (static_cast<int>(batch.logit_rows.size()) > plan_.max_logit_rows) {
-    throw misuse("more logit rows than CachePlan::max_logit_rows");
-  }
-  int next_row = 0;
-  std::set<int> slots;
+  check_batch(batch, plan_, geometry_.vocab, [this](int slot) {
+    const SequenceState& sequence = sequences_[static_cast<size_t>(slot)];
+    return SlotPosition{sequence.position, sequence.commit_pending};
+  });
   for (const Segment& segment : batch.segments) {
-    const std::string where = "segment of slot " + std::to_string(segment.slot);
-    SequenceState& sequence = sequences_.at(static_cast<size_t>(segment.slot));
-    if (!slots.insert(segment.slot).second) throw misuse(where + " appears twice");
-    if (segment.rows < 1 || segment.first_row != next_row) throw misuse(where + " does not follow the previous rows");
-    if (sequence.commit_pending) throw misuse(where + " follows a window that was not committed");
-    if (segment.first_position != sequence.position) {
-      throw misuse(where + " starts at position " + std::to_string(segment.first_position) + ", the sequence is at " +
-                   std::to_string(sequence.position));
-    }
-    const int64_t end = segment.first_position + segment.rows;
-    if (static_cast<int64_t>(segment.pages.size()) * kPageTokens < end) throw misuse(where + " lacks pages");
-    for (int32_t page : segment.pages) {
-      if (page < 0 || page >= plan_.pages) throw misuse(where + " names page " + std::to_string(page));
-    }
-    const bool is_window = segment.kind == SegmentKind::kWindow;
-    if (is_window && segment.rows > kMaxWindowRows) throw misuse(where + " is a window of more than 16 rows");
-    if (is_window || sequence.log_kind == LogKind::kWindow) settle(sequence);
-    next_row += segment.rows;
-  }
-  if (next_row != batch.rows()) throw misuse("segments do not cover the rows of the call");
-  for (int32_t id : batch.token_ids) {
-    if (id < 0 || id >= geometry_.vocab) throw misuse("token id " + std::to_string(id) + " outside the vocabulary");
+    SequenceState& sequence = sequences_[static_cast<size_t>(segment.slot)];
+    if (segment.kind == SegmentKind::kWindow || sequence.log_kind == LogKind::kWindow) settle(sequence);
   }
   batch_ = batch;
   in_forward_ = true;

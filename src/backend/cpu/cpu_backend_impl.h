@@ -43,7 +43,7 @@ class CpuBackend final : public Backend {
   // cpu_backend.cpp: weights, memory, sequences, the frame of a forward call
   Linear load_linear(std::string_view name, std::span<const LinearPart> parts) override;
   LinearBatch load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) override;
-  Matrix load_matrix(std::string_view name, const LinearPart& part) override;
+  Matrix load_matrix(std::string_view name, const LinearPart& part, Precision precision) override;
   Vector load_vector(std::string_view name, std::span<const VectorPart> parts) override;
   ExpertBank load_experts(std::string_view name, std::span<const ExpertParts> experts) override;
   MemoryPlan plan_memory(const CachePlan& plan) const override;

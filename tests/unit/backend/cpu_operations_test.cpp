@@ -63,7 +63,7 @@ class CpuOperations : public testing::Test {
 
   Matrix matrix(int64_t rows, int64_t columns, std::vector<float> values) {
     const StoredTensor stored("m", {rows, columns}, std::move(values));
-    return backend_->load_matrix("m", {&stored.tensor, nullptr, {0, rows}, {0, columns}, false});
+    return backend_->load_matrix("m", {&stored.tensor, nullptr, {0, rows}, {0, columns}, false}, Precision::kFp32);
   }
 
   Vector vector(std::vector<float> values) {

@@ -3,10 +3,20 @@
 
 #include <gtest/gtest.h>
 
+#include "backends_under_test.h"
 #include "tiny_model.h"
 
 namespace glm53::test {
 namespace {
+
+// Sanitizer builds run the same code some twenty times slower.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kTrials = 4;
+constexpr size_t kLongPrompt = 1500;
+#else
+constexpr int kTrials = 24;
+constexpr size_t kLongPrompt = 7000;
+#endif
 
 using Logits = std::vector<std::vector<float>>;
 
@@ -26,13 +36,28 @@ int first_difference(const Logits& a, const Logits& b) {
   return -1;
 }
 
-TEST(Exactness, chunked_prefill_equals_whole) {
+/// Every gate runs on every backend of this program.
+class Exactness : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().problem.empty()) GTEST_SKIP() << "no CUDA device: " << GetParam().problem;
+  }
+
+  TinyModel model(int sequences = 1, int64_t context = 1024, int max_rows = 1024) const {
+    return TinyModel(GetParam().make, sequences, context, max_rows);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Exactness, testing::ValuesIn(backends_under_test()),
+                         [](const auto& param) { return param.param.name; });
+
+TEST_P(Exactness, chunked_prefill_equals_whole) {
   const std::vector<int32_t> ids = golden_ids("needle_mid");
-  TinyModel tiny;
+  TinyModel tiny = model();
   const Logits whole = tiny.prompt(ids);
   const std::vector<float> whole_state = tiny.state();
   std::mt19937 random(1);
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial = 0; trial < kTrials; ++trial) {
     tiny.reset();
     Logits chunked;
     for (size_t begin = 0; begin < ids.size();) {
@@ -47,22 +72,11 @@ TEST(Exactness, chunked_prefill_equals_whole) {
   }
 }
 
-TEST(Exactness, results_do_not_depend_on_the_thread_count) {
-  const std::vector<int32_t> ids = golden_ids("needle_mid");
-  TinyModel one(1);
-  const Logits expected = one.prompt(ids);
-  for (const int threads : {2, 3, 5}) {
-    TinyModel many(threads);
-    EXPECT_EQ(first_difference(many.prompt(ids), expected), -1) << threads << " threads";
-    EXPECT_EQ(many.state(), one.state()) << threads << " threads";
-  }
-}
-
-TEST(Exactness, rows_equal_steps) {
+TEST_P(Exactness, rows_equal_steps) {
   const std::vector<int32_t> ids = golden_ids("tool");
   constexpr size_t kPrompt = 101;  // not a multiple of 16: the window starts from a row log
-  TinyModel steps;
-  TinyModel windows;
+  TinyModel steps = model();
+  TinyModel windows = model();
   for (size_t rows = 1; rows <= kMaxWindowRows; ++rows) {
     steps.reset();
     steps.prompt(slice(ids, 0, kPrompt));
@@ -80,13 +94,13 @@ TEST(Exactness, rows_equal_steps) {
   }
 }
 
-TEST(Exactness, rollback_equals_never_speculated) {
+TEST_P(Exactness, rollback_equals_never_speculated) {
   const std::vector<int32_t> ids = golden_ids("tool");
   constexpr size_t kPrompt = 101;
   constexpr size_t kRows = 7;
   const std::vector<int32_t> wrong(kRows - 1, 17);
   for (size_t kept = 1; kept <= kRows; ++kept) {
-    TinyModel plain;
+    TinyModel plain = model();
     plain.prompt(slice(ids, 0, kPrompt));
     for (size_t i = 0; i < kept; ++i) {
       plain.window({ids[kPrompt + i]});
@@ -96,7 +110,7 @@ TEST(Exactness, rollback_equals_never_speculated) {
     plain.commit(1);
 
     for (const bool recommit : {false, true}) {
-      TinyModel speculated;
+      TinyModel speculated = model();
       speculated.prompt(slice(ids, 0, kPrompt));
       std::vector<int32_t> rows = slice(ids, kPrompt, kPrompt + kept);
       rows.insert(rows.end(), wrong.begin(), wrong.end());
@@ -116,11 +130,11 @@ TEST(Exactness, rollback_equals_never_speculated) {
   }
 }
 
-TEST(Exactness, rejected_window_leaves_no_trace) {
+TEST_P(Exactness, rejected_window_leaves_no_trace) {
   const std::vector<int32_t> ids = golden_ids("json");
-  TinyModel plain;
+  TinyModel plain = model();
   plain.prompt(ids);
-  TinyModel rejected;
+  TinyModel rejected = model();
   rejected.prompt(ids);
   rejected.window({5, 6, 7, 8, 9});
   rejected.commit(0);
@@ -128,12 +142,12 @@ TEST(Exactness, rejected_window_leaves_no_trace) {
   EXPECT_EQ(first_difference(rejected.window({42}), plain.window({42})), -1);
 }
 
-TEST(Exactness, batch_equals_sequential) {
+TEST_P(Exactness, batch_equals_sequential) {
   const std::vector<int32_t> tool = golden_ids("tool");
   const std::vector<int32_t> multi = golden_ids("multi");
   const std::vector<int32_t> count = golden_ids("count");
   constexpr size_t kMultiWindow = 5;
-  TinyModel alone;
+  TinyModel alone = model();
   const Logits tool_alone = alone.prompt(tool);
   const std::vector<float> tool_state = alone.state();
   alone.reset();
@@ -143,7 +157,7 @@ TEST(Exactness, batch_equals_sequential) {
   const std::vector<float> multi_state = alone.state();
 
   // Slot 0: a prompt in two cuts; slot 1: a window; slot 2: another prompt. All share calls.
-  TinyModel batch(2, 3);
+  TinyModel batch = model(3);
   batch.prompt(slice(multi, 0, multi.size() - kMultiWindow), 1);
   Logits tool_batched;
   const Logits first = batch.run({{2, slice(count, 0, 3), SegmentKind::kPrompt},
@@ -162,25 +176,28 @@ TEST(Exactness, batch_equals_sequential) {
   EXPECT_EQ(batch.state(1), multi_state);
 }
 
-TEST(Exactness, steps_are_close_to_chunks) {
+TEST_P(Exactness, steps_are_close_to_chunks) {
   const std::vector<int32_t> ids = golden_ids("needle_mid");
-  TinyModel chunked;
+  TinyModel chunked = model();
   chunked.prompt(ids);
-  TinyModel steps;
+  TinyModel steps = model();
   for (int32_t id : ids) {
     steps.window({id});
     steps.commit(1);
   }
+  // Rounded activations differ once a sum differs in its last bit, and later layers see it.
+  const double tolerance = GetParam().name == "cpu_fp32" ? 1e-5 : 2e-2;
   for (int i = 0; i < chunked.geometry().kda_layer_count(); ++i) {
-    EXPECT_LE(difference(steps.backend().read_kda_state(0, i), chunked.backend().read_kda_state(0, i)).relative(), 1e-5)
+    EXPECT_LE(difference(steps.backend().read_kda_state(0, i), chunked.backend().read_kda_state(0, i)).relative(),
+              tolerance)
         << "KDA layer " << i;
   }
 }
 
-TEST(Exactness, a_prompt_may_follow_decoded_rows) {
+TEST_P(Exactness, a_prompt_may_follow_decoded_rows) {
   const std::vector<int32_t> ids = golden_ids("multi");
   const auto run = [&](size_t cut) {
-    TinyModel tiny;
+    TinyModel tiny = model();
     tiny.prompt(slice(ids, 0, 21));
     tiny.window(slice(ids, 21, 24));
     tiny.commit(3);
@@ -197,15 +214,15 @@ TEST(Exactness, a_prompt_may_follow_decoded_rows) {
   }
 }
 
-TEST(LongPrompt, seven_thousand_tokens) {
-  constexpr size_t kTokens = 7000;
+TEST_P(Exactness, seven_thousand_tokens_in_any_chunks) {
+  constexpr size_t kTokens = kLongPrompt;
   const std::vector<int32_t> text = golden_ids("needle_long");
   std::vector<int32_t> ids;
   while (ids.size() < kTokens) ids.insert(ids.end(), text.begin(), text.end());
   ids.resize(kTokens);
   // Only the last row's logits are kept, in one call and in chunks of 2,048 with an odd first cut.
   const auto run = [&](const std::vector<size_t>& cuts) {
-    TinyModel tiny(2, 1, 8192, 7000);
+    TinyModel tiny = model(1, 8192, kLongPrompt);
     std::vector<float> last;
     size_t begin = 0;
     for (size_t end : cuts) {
@@ -216,11 +233,11 @@ TEST(LongPrompt, seven_thousand_tokens) {
   };
   const std::vector<float> whole = run({kTokens});
   EXPECT_TRUE(std::ranges::all_of(whole, [](float value) { return std::isfinite(value); }));
-  EXPECT_EQ(run({1023, 3071, 5119, kTokens}), whole);
+  EXPECT_EQ(run({kTokens / 7 + 23, kTokens / 2 - 1, kTokens / 2 + 1, kTokens}), whole);
 }
 
-TEST(BackendMisuse, is_refused) {
-  TinyModel tiny(1, 2);
+TEST_P(Exactness, misuse_is_refused) {
+  TinyModel tiny = model(2);
   EXPECT_THROW(tiny.commit(1), std::logic_error);
   tiny.window({1, 2, 3});
   EXPECT_THROW(tiny.window({4}), std::logic_error);  // not committed
@@ -232,6 +249,12 @@ TEST(BackendMisuse, is_refused) {
   segment.first_position = 7;
   segment.rows = 1;
   EXPECT_THROW(tiny.model().forward({ids, {&segment, 1}, {}}), std::logic_error);  // wrong position
+  segment.first_position = 2;
+  const int32_t page = 0;
+  segment.pages = {&page, 1};
+  for (const std::vector<int32_t>& logit_rows : {std::vector<int32_t>{1}, {-1}, {0, 0}}) {
+    EXPECT_THROW(tiny.model().forward({ids, {&segment, 1}, logit_rows}), std::logic_error);
+  }
 }
 
 }  // namespace

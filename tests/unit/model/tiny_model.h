@@ -1,6 +1,7 @@
 // The tiny checkpoint on the CPU backend, driven segment by segment. Every slot has its own run of pages.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -15,15 +16,22 @@
 
 namespace glm53::test {
 
+/// Makes the backend that a test runs on.
+using BackendFactory = std::function<std::unique_ptr<Backend>(const Geometry&)>;
+
 class TinyModel {
  public:
   explicit TinyModel(int threads = 1, int sequences = 1, int64_t context = 1024, int max_rows = 1024)
       : TinyModel(CpuBackendOptions{.threads = threads}, sequences, context, max_rows) {}
 
   explicit TinyModel(const CpuBackendOptions& options, int sequences = 1, int64_t context = 1024, int max_rows = 1024)
+      : TinyModel([&](const Geometry& geometry) { return make_cpu_backend(geometry, options); }, sequences, context,
+                  max_rows) {}
+
+  explicit TinyModel(const BackendFactory& factory, int sequences = 1, int64_t context = 1024, int max_rows = 1024)
       : checkpoint_(Checkpoint::open(data_path("models/glm53-tiny"))),
         geometry_(load_geometry(data_path("models/glm53-tiny"))) {
-    auto backend = make_cpu_backend(geometry_, options);
+    auto backend = factory(geometry_);
     const CheckpointInventory inventory(checkpoint_, geometry_);
     ModelWeights weights = load_weights(inventory, geometry_, {}, *backend, {});
     pages_per_slot_ = (context + kPageTokens - 1) / kPageTokens;

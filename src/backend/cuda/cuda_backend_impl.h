@@ -1,0 +1,194 @@
+// The class behind make_cuda_backend. Its operations are spread over cuda_*.cpp, one sub-block of the model a file.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/device_memory.h"
+#include "backend/cuda/step_tables.h"
+#include "kernels/experts/experts.h"
+#include "kernels/indexer/index_layout.h"
+#include "kernels/kda/kda.h"
+#include "kernels/latent_cache/latent_layout.h"
+#include "kernels/linear/linear.h"
+#include "kernels/mhc/mhc.h"
+
+namespace glm53::cuda {
+
+using Bf16 = __nv_bfloat16;
+
+/// A product's output width: parts of a fused Linear begin at multiples of 8 outputs, so that a later product can read
+/// them as 16-byte aligned rows. The outputs between are zero.
+constexpr int64_t align_part(int64_t outputs) { return (outputs + 7) / 8 * 8; }
+
+struct DeviceLinear {
+  DeviceBuffer data;
+  kernels::PackedWeight weight;  ///< out counts the gaps between parts
+};
+
+struct DeviceMatrix {
+  DeviceBuffer data;  ///< [rows, columns] bf16, or fp32
+  bool is_fp32 = false;
+};
+
+struct DeviceExperts {
+  std::vector<DeviceBuffer> memory;  ///< trellis words, suh and svh of all experts; the records
+  kernels::ExpertBankView view;
+};
+
+/// A sparse layer's caches.
+struct SparseCaches {
+  DeviceBuffer latents;    ///< [pages, 64, row bytes]
+  DeviceBuffer pool_keys;  ///< [pages, index page bytes]
+  DeviceBuffer rings;      ///< [slots, 32, 2, index_dim] bf16
+};
+
+struct KdaCaches {
+  DeviceBuffer state, conv_ring, log_key, log_value, log_decay, log_beta;
+  kernels::KdaLayerState view;
+};
+
+/// Both sides of a sample() call: SamplerRow entries and banned ids up, ids and status down.
+struct SampleBuffers {
+  SampleBuffers(int rows_capacity, int vocab_size);
+  int rows;    ///< capacity of a call
+  int banned;  ///< capacity of all banned lists together
+  PinnedBuffer pinned_rows, pinned_banned, pinned_results;
+  DeviceBuffer device_rows, device_banned, device_results;  ///< results: [rows] ids, then [rows] status
+  DeviceBuffer workspace;
+};
+
+/// What the host knows of a slot without asking the device.
+struct SlotMirror {
+  int64_t position = 0;
+  int64_t window_begin = 0;
+  int window_rows = 0;
+  bool commit_pending = false;
+  bool last_was_window = false;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const Geometry& geometry, const CudaBackendOptions& options);
+
+  std::string_view name() const override { return "cuda"; }
+
+  // cuda_weights.cpp
+  Linear load_linear(std::string_view name, std::span<const LinearPart> parts) override;
+  LinearBatch load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) override;
+  Matrix load_matrix(std::string_view name, const LinearPart& part, Precision precision) override;
+  Vector load_vector(std::string_view name, std::span<const VectorPart> parts) override;
+  ExpertBank load_experts(std::string_view name, std::span<const ExpertParts> experts) override;
+
+  // cuda_backend.cpp
+  MemoryPlan plan_memory(const CachePlan& plan) const override;
+  void create_caches(const CachePlan& plan) override;
+  Tensor create_activations(std::string_view name, int64_t width, Precision precision) override;
+  Tensor create_logit_rows(std::string_view name, int64_t width, Precision precision) override;
+  void reset_sequence(int slot) override;
+  void commit(int slot, int kept_rows) override;
+  void begin_forward(const Batch& batch) override;
+  void end_forward() override;
+  void read_rows(Tensor tensor, int first_row, int rows, std::span<float> out) override;
+  void write_rows(Tensor tensor, int first_row, int rows, std::span<const float> values) override;
+  std::vector<float> read_kda_state(int slot, int kda_index) override;
+  std::vector<float> read_conv_state(int slot, int kda_index) override;
+  std::vector<float> read_latent(int sparse_index, std::span<const int32_t> pages, int64_t position) override;
+  std::vector<float> read_pool_key(int sparse_index, std::span<const int32_t> pages, int64_t pool) override;
+  void set_trace(TraceSink* sink) override;
+
+  // cuda_rows.cpp
+  void embed(const Matrix& embedding, Tensor streams) override;
+  void mhc_pre(const MhcSite& site, Tensor streams, Tensor mix, Tensor normed) override;
+  void mhc_post(const MhcSite& site, Tensor streams, Tensor mix, Tensor y) override;
+  void mhc_post_pre(const MhcSite& done, const MhcSite& next, Tensor streams, Tensor mix, Tensor y,
+                    Tensor normed) override;
+  void head(const HeadWeights& weights, Tensor streams, Tensor hidden, Tensor logits) override;
+
+  // cuda_sample.cpp
+  void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> ids) override;
+
+  // cuda_kda.cpp, cuda_sparse_attention.cpp, cuda_mlp.cpp
+  void kda(const KdaWeights& weights, Tensor x, Tensor y) override;
+  void sparse_attention(const SparseAttentionWeights& weights, Tensor x, Tensor y) override;
+  void dense_mlp(const MlpWeights& weights, Tensor x, Tensor y) override;
+  void moe(const MoeWeights& weights, Tensor x, Tensor y) override;
+
+ private:
+  const kernels::PackedWeight& linear(int handle) const { return linears_.at(static_cast<size_t>(handle)).weight; }
+  const DeviceMatrix& matrix(const Matrix& weight) const { return matrices_.at(static_cast<size_t>(weight.handle)); }
+  const float* vector(const Vector& weight) const {
+    return vectors_.at(static_cast<size_t>(weight.handle)).as<float>();
+  }
+
+  /// y = x · Wᵀ for `rows` rows by the kernels of the run's kind. x and y point at their first row.
+  template <typename T>
+  void multiply(const kernels::PackedWeight& weight, bool window, int rows, const Bf16* x, int64_t x_stride, T* y,
+                int64_t y_stride, int64_t x_matrix_stride = 0, int64_t y_matrix_stride = 0);
+  void swiglu_mlp(const MlpWeights& weights, const Run& run, const Bf16* x, int64_t x_stride, Bf16* y,
+                  int64_t y_stride);
+
+  /// A named scratch buffer; grows only before the first forward call has used its largest shape.
+  template <typename T>
+  T* scratch(const char* name, int64_t elements) {
+    DeviceBuffer& buffer = scratch_[name];
+    const size_t bytes = static_cast<size_t>(elements) * sizeof(T);
+    if (buffer.bytes() < bytes) buffer = make_zeroed(bytes);
+    return buffer.as<T>();
+  }
+  DeviceBuffer make_zeroed(size_t bytes);
+
+  // cuda_weights.cpp
+  /// The part's slice on the device, as pack_linear and convert_matrix read it.
+  kernels::SourceMatrix stage(const LinearPart& part);
+  void upload(void* device, const void* host, size_t bytes);
+  kernels::ExpertMatrix load_expert_matrix(const LinearPart& part, DeviceExperts& bank, const __half* shared_suh);
+
+  kernels::KdaSlot* slots() const { return slot_table_.as<kernels::KdaSlot>(); }
+  /// Writes small values that a kernel reads as device arrays; waits, so not for the serving path of many slots.
+  const int32_t* device_ints(std::initializer_list<int32_t> values);
+
+  const Geometry geometry_;
+  const CudaBackendOptions options_;
+  const int kda_heads_;
+  const kernels::LatentFormat latent_format_;
+  const kernels::IndexFormat index_format_;
+  Stream stream_;
+
+  std::vector<DeviceLinear> linears_;
+  std::vector<DeviceMatrix> matrices_;
+  std::vector<DeviceBuffer> vectors_;
+  std::vector<DeviceExperts> experts_;
+  std::vector<DeviceBuffer> staging_;  ///< of the part being loaded
+  int64_t weight_bytes_ = 0;
+
+  CachePlan plan_;
+  std::unique_ptr<StepTables> tables_;
+  std::unique_ptr<SampleBuffers> sample_buffers_;
+  Event sampled_;
+  DeviceBuffer slot_table_;  ///< [sequences] KdaSlot
+  DeviceBuffer small_;       ///< device_ints
+  DeviceBuffer linear_workspace_;
+  std::vector<KdaCaches> kda_;        ///< [KDA layers]
+  std::vector<SparseCaches> sparse_;  ///< [sparse layers]
+  std::vector<DeviceBuffer> activations_;
+  std::map<std::string, DeviceBuffer, std::less<>> scratch_;
+  std::vector<SlotMirror> mirrors_;  ///< [sequences]
+
+  std::vector<Segment> call_segments_;  ///< of the call in progress
+  int call_rows_ = 0;
+  bool in_forward_ = false;
+};
+
+inline Bf16* bf16_row(Tensor tensor, int64_t row) { return static_cast<Bf16*>(tensor.data) + row * tensor.width; }
+inline float* fp32_row(Tensor tensor, int64_t row) { return static_cast<float*>(tensor.data) + row * tensor.width; }
+
+extern template void CudaBackend::multiply<Bf16>(const kernels::PackedWeight&, bool, int, const Bf16*, int64_t, Bf16*,
+                                                 int64_t, int64_t, int64_t);
+extern template void CudaBackend::multiply<float>(const kernels::PackedWeight&, bool, int, const Bf16*, int64_t, float*,
+                                                  int64_t, int64_t, int64_t);
+
+}  // namespace glm53::cuda
