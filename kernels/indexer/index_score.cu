@@ -72,7 +72,12 @@ constexpr int kHeadTile = 16;       // heads a step: two n8 tiles
 constexpr int kGroupVectors = 256;  // query vectors in shared memory
 constexpr int kMaxGroupRows = 8;
 constexpr int kChunks = kIndexDim * 2 / 16;  // 16-byte chunks a bf16 vector
+// Two blocks share an H200 processor; GB10's shared memory takes one, which may then use more registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kBlocksPerSm = 1;
+#else
 constexpr int kBlocksPerSm = 2;
+#endif
 constexpr int kSharedBytes = kGroupVectors * (kIndexDim * 2 + 4);
 static_assert(kSharedBytes + 64 <= 99 * 1024);
 

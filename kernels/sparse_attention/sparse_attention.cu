@@ -21,6 +21,7 @@
 #include "kernels/common/exp2_approx.h"
 #include "kernels/common/ldmatrix.h"
 #include "kernels/common/mma.h"
+#include "kernels/common/opaque.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace glm53::kernels {
@@ -131,9 +132,6 @@ class Block {
     fetch(0);
     if (kFormat == LatentFormat::kFp8) fetch(1);
     load_query();
-#pragma unroll
-    for (float& sum : sum_) sum = 0.0F;
-
     for (int tile = 0; tile < tiles; ++tile) {
       uint32_t keys = shared_address(shared_);
       if constexpr (kFormat == LatentFormat::kFp8) {
@@ -161,32 +159,34 @@ class Block {
 
  private:
   static constexpr int kHeadsPerWarp = Layout::kHeads / kWarps;
+  static constexpr int kHeadLanes = kWarp / kHeadsPerWarp;  // lanes that keep one head's maximum and sum
 
   __device__ static int thread() { return static_cast<int>(threadIdx.x); }
-  __device__ static int lane() { return thread() % kWarp; }
-  __device__ static int warp() { return thread() / kWarp; }
 
   /// Starts the copy of a tile's keys, each warp its own eight; zeros past the end, so that no stray NaN meets p = 0.
   __device__ void fetch(int tile) {
+    const int self = opaque(thread());
+    const int warp = self / kWarp;
+    const int lane = self % kWarp;
     const auto* rows = reinterpret_cast<const int32_t*>(shared_ + Layout::kList);
     constexpr int kStride = kFormat == LatentFormat::kFp8 ? Layout::kRowBytes : kKeyStride;
     const uint32_t buffer =
         shared_address(shared_) +
         (kFormat == LatentFormat::kFp8 ? Layout::kRaw + tile % 2 * Layout::kRawBytes : tile % 2 * Layout::kKeyBytes);
     if (tile * kTileKeys < count_) {
-#pragma unroll
+#pragma unroll 2  // registers are short here
       for (int j = 0; j < kWarpKeys; ++j) {
-        const int key = warp() * kWarpKeys + j;
+        const int key = warp * kWarpKeys + j;
         const int index = tile * kTileKeys + key;
         const bool valid = index < count_;
         const uint8_t* row = args_.pages + int64_t{rows[valid ? index : 0]} * Layout::kRowBytes;
 #pragma unroll
         for (int chunk = 0; chunk < Layout::kValueChunks; chunk += kWarp) {
-          cp_async_16(buffer + key * kStride + (chunk + lane()) * 16, row + (chunk + lane()) * 16, valid);
+          cp_async_16(buffer + key * kStride + (chunk + lane) * 16, row + (chunk + lane) * 16, valid);
         }
       }
-      if (kFormat == LatentFormat::kFp8 && lane() < kWarpKeys) {
-        const int key = warp() * kWarpKeys + lane();
+      if (kFormat == LatentFormat::kFp8 && lane < kWarpKeys) {
+        const int key = warp * kWarpKeys + lane;
         const int index = tile * kTileKeys + key;
         const bool valid = index < count_;
         const uint8_t* row = args_.pages + int64_t{rows[valid ? index : 0]} * Layout::kRowBytes;
@@ -198,37 +198,43 @@ class Block {
 
   /// fp8 codes of this warp's keys to bf16.
   __device__ void widen(int tile) {
+    const int self = opaque(thread());
+    const int warp = self / kWarp;
+    const int lane = self % kWarp;
     __syncwarp();
     const uint8_t* raw = shared_ + Layout::kRaw + tile % 2 * Layout::kRawBytes;
 #pragma unroll
     for (int j = 0; j < kWarpKeys; ++j) {
-      const int key = warp() * kWarpKeys + j;
+      const int key = warp * kWarpKeys + j;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint2 codes = *reinterpret_cast<const uint2*>(raw + key * Layout::kRowBytes + 256 * half + 8 * lane());
+        const uint2 codes = *reinterpret_cast<const uint2*>(raw + key * Layout::kRowBytes + 256 * half + 8 * lane);
         uint4 pairs;
         e4m3x4_to_bf16(codes.x, pairs.x, pairs.y);
         e4m3x4_to_bf16(codes.y, pairs.z, pairs.w);
-        *reinterpret_cast<uint4*>(shared_ + key * kKeyStride + 512 * half + 16 * lane()) = pairs;
+        *reinterpret_cast<uint4*>(shared_ + key * kKeyStride + 512 * half + 16 * lane) = pairs;
       }
     }
-    if (lane() < kWarpKeys) {
-      const int key = warp() * kWarpKeys + lane();
+    if (lane < kWarpKeys) {
+      const int key = warp * kWarpKeys + lane;
       reinterpret_cast<float*>(shared_ + Layout::kScale)[key] =
           *reinterpret_cast<const float*>(raw + key * Layout::kRowBytes + kLatent);
     }
   }
 
   __device__ void load_query() {
+    const int self = opaque(thread());
+    const int warp = self / kWarp;
+    const int lane = self % kWarp;
     const __nv_bfloat16* query = args_.query + (int64_t{row_} * args_.heads + first_head_) * kLatent;
-    const int column = warp() * kColumns + 2 * (lane() % 4);
+    const int column = warp * kColumns + 2 * (lane % 4);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
       for (int step = 0; step < kColumns / 16; ++step) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int head = 16 * m + lane() / 4 + 8 * (i % 2);
+          const int head = 16 * m + lane / 4 + 8 * (i % 2);
           const int at = column + 16 * step + 8 * (i / 2);
           query_[m][step][i] = first_head_ + head < args_.heads
                                    ? *reinterpret_cast<const uint32_t*>(query + int64_t{head} * kLatent + at)
@@ -248,9 +254,11 @@ class Block {
 
   /// This warp's share of the tile's scores, [head][key] fp32.
   __device__ void scores(uint32_t keys) {
-    auto* partial = reinterpret_cast<float*>(shared_ + Layout::kPartial) + warp() * Layout::kHeads * kPartialStride;
-    const uint32_t base =
-        keys + (lane() % 8 + lane() / 16 * 8) * kKeyStride + warp() * kColumns * 2 + lane() / 8 % 2 * 16;
+    const int self = opaque(thread());
+    const int warp = self / kWarp;
+    const int lane = self % kWarp;
+    auto* partial = reinterpret_cast<float*>(shared_ + Layout::kPartial) + warp * Layout::kHeads * kPartialStride;
+    const uint32_t base = keys + (lane % 8 + lane / 16 * 8) * kKeyStride + warp * kColumns * 2 + lane / 8 % 2 * 16;
 #pragma unroll
     for (int pair = 0; pair < kTileKeys / 16; ++pair) {
       float d[kTiles][2][4] = {};
@@ -270,7 +278,7 @@ class Block {
       for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          float* at = partial + (16 * m + lane() / 4) * kPartialStride + 16 * pair + 8 * n + 2 * (lane() % 4);
+          float* at = partial + (16 * m + lane / 4) * kPartialStride + 16 * pair + 8 * n + 2 * (lane % 4);
           *reinterpret_cast<float2*>(at) = make_float2(d[m][n][0], d[m][n][1]);
           *reinterpret_cast<float2*>(at + 8 * kPartialStride) = make_float2(d[m][n][2], d[m][n][3]);
         }
@@ -280,38 +288,62 @@ class Block {
 
   /// One step of the online softmax for this warp's heads; a lane is a key.
   __device__ void softmax(int tile) {
+    const int self = opaque(thread());
+    const int warp = self / kWarp;
+    const int lane = self % kWarp;
     const auto* partial = reinterpret_cast<const float*>(shared_ + Layout::kPartial);
     auto* prob = reinterpret_cast<__nv_bfloat16*>(shared_ + Layout::kProb);
     auto* rescale = reinterpret_cast<float*>(shared_ + Layout::kRescale);
-    const bool valid = tile * kTileKeys + lane() < count_;
+    const bool valid = tile * kTileKeys + lane < count_;
     float key_scale = 1.0F;
-    if (kFormat == LatentFormat::kFp8) key_scale = reinterpret_cast<const float*>(shared_ + Layout::kScale)[lane()];
+    if (kFormat == LatentFormat::kFp8) key_scale = reinterpret_cast<const float*>(shared_ + Layout::kScale)[lane];
     const float scale = args_.scale * 1.4426950408889634F * key_scale;  // in base 2
+    float p[kHeadsPerWarp];
+    float own_shrink = 0.0F;
 #pragma unroll
     for (int i = 0; i < kHeadsPerWarp; ++i) {
-      const int head = warp() * kHeadsPerWarp + i;
-      float score = partial[head * kPartialStride + lane()];
+      const int head = warp * kHeadsPerWarp + i;
+      float score = partial[head * kPartialStride + lane];
 #pragma unroll
-      for (int w = 1; w < kWarps; ++w) score += partial[(w * Layout::kHeads + head) * kPartialStride + lane()];
+      for (int w = 1; w < kWarps; ++w) score += partial[(w * Layout::kHeads + head) * kPartialStride + lane];
       score = valid ? score * scale : -INFINITY;
-      const float before = __shfl_sync(0xFFFFFFFFU, maximum_, i);
+      const float before = __shfl_sync(0xFFFFFFFFU, maximum_, i * kHeadLanes);
       const float largest = fmaxf(before, from_ordered(__reduce_max_sync(0xFFFFFFFFU, ordered(score))));
       const float shrink = exp2_approx(before - largest);
-      const float p = exp2_approx(score - largest);
-      sum_[i] = fmaf(sum_[i], shrink, p);
-      prob[head * kProbStride + lane()] = __float2bfloat16(valid ? p * key_scale : 0.0F);
-      if (lane() == i) maximum_ = largest;
-      if (lane() == 0) rescale[head] = shrink;
+      p[i] = exp2_approx(score - largest);
+      prob[head * kProbStride + lane] = __float2bfloat16(valid ? p[i] * key_scale : 0.0F);
+      if (lane == 0) rescale[head] = shrink;
+      if (lane / kHeadLanes == i) {
+        maximum_ = largest;
+        own_shrink = shrink;
+      }
     }
+    // All heads' sums at once: each step halves the lanes of a value and the values of a lane.
+    int step = kWarp / 2;
+#pragma unroll
+    for (int half = kHeadsPerWarp / 2; half > 0; half /= 2, step /= 2) {
+      const bool upper = (lane & step) != 0;
+#pragma unroll
+      for (int i = 0; i < half; ++i) {
+        const float received = __shfl_xor_sync(0xFFFFFFFFU, upper ? p[i] : p[i + half], step);
+        p[i] = (upper ? p[i + half] : p[i]) + received;
+      }
+    }
+#pragma unroll
+    for (; step > 0; step /= 2) p[0] += __shfl_xor_sync(0xFFFFFFFFU, p[0], step);
+    sum_ = fmaf(sum_, own_shrink, p[0]);
   }
 
   /// z = z · shrink + p · c on this warp's columns.
   __device__ void accumulate(uint32_t keys) {
+    const int self = opaque(thread());
+    const int warp = self / kWarp;
+    const int lane = self % kWarp;
     const auto* rescale = reinterpret_cast<const float*>(shared_ + Layout::kRescale);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
-      const float low = rescale[16 * m + lane() / 4];
-      const float high = rescale[16 * m + lane() / 4 + 8];
+      const float low = rescale[16 * m + lane / 4];
+      const float high = rescale[16 * m + lane / 4 + 8];
       if (__any_sync(0xFFFFFFFFU, low != 1.0F || high != 1.0F)) {
 #pragma unroll
         for (auto& z : output_[m]) {
@@ -322,8 +354,8 @@ class Block {
         }
       }
     }
-    const uint32_t prob = shared_address(shared_ + Layout::kProb) + ((lane() % 16) * kProbStride + lane() / 16 * 8) * 2;
-    const uint32_t base = keys + (lane() % 16) * kKeyStride + warp() * kColumns * 2 + lane() / 16 * 16;
+    const uint32_t prob = shared_address(shared_ + Layout::kProb) + ((lane % 16) * kProbStride + lane / 16 * 8) * 2;
+    const uint32_t base = keys + (lane % 16) * kKeyStride + warp * kColumns * 2 + lane / 16 * 16;
 #pragma unroll
     for (int step = 0; step < kTileKeys / 16; ++step) {
       uint32_t p[kTiles][4];
@@ -345,13 +377,12 @@ class Block {
   }
 
   __device__ void finish(const Partials& partials, int split) {
+    const int self = opaque(thread());
+    const int warp = self / kWarp;
+    const int lane = self % kWarp;
     auto* norm = reinterpret_cast<float2*>(shared_ + Layout::kPartial);  // [head] m, l
-#pragma unroll
-    for (int i = 0; i < kHeadsPerWarp; ++i) {
-      float sum = sum_[i];
-#pragma unroll
-      for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, step);
-      if (lane() == i) norm[warp() * kHeadsPerWarp + i] = make_float2(maximum_, sum);
+    if (lane % kHeadLanes == 0) {
+      norm[warp * kHeadsPerWarp + lane / kHeadLanes] = make_float2(maximum_, sum_);
     }
     __syncthreads();
     const int64_t first = kWindow ? (int64_t{row_} * partials.splits + split) * args_.heads + first_head_
@@ -363,9 +394,9 @@ class Block {
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int head = 16 * m + 8 * half + lane() / 4;
+        const int head = 16 * m + 8 * half + lane / 4;
         if (first_head_ + head >= args_.heads) continue;
-        const int64_t at = (first + head) * kLatent + warp() * kColumns + 2 * (lane() % 4);
+        const int64_t at = (first + head) * kLatent + warp * kColumns + 2 * (lane % 4);
         const float inverse = 1.0F / norm[head].y;
 #pragma unroll
         for (int n = 0; n < kColumns / 8; ++n) {
@@ -389,8 +420,8 @@ class Block {
   int count_ = 0;
   uint32_t query_[kTiles][kColumns / 16][4];
   float output_[kTiles][kColumns / 8][4];
-  float maximum_ = -INFINITY;  // base 2, of head `lane` of this warp's heads
-  float sum_[kHeadsPerWarp];   // of this lane's keys
+  float maximum_ = -INFINITY;  // base 2, of this warp's head lane / kHeadLanes
+  float sum_ = 0.0F;           // the same head's
 };
 
 __device__ void zero_row(const SparseAttention& args, int row) {
