@@ -1,6 +1,8 @@
 // What the tests of the attention side share: device arrays, and ragged batches over scattered pages.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
