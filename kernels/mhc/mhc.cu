@@ -14,7 +14,8 @@
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/mma.h"
-#include "kernels/common/named_barrier.h"
+#include "kernels/common/overlap.h"
+#include "kernels/common/reciprocal_approx.h"
 #include "kernels/common/sum.h"
 #include "kernels/common/vector8.h"
 #include "kernels/mhc/mhc.h"
@@ -33,6 +34,7 @@ constexpr int kWarpColumns = 32;  // of each stream
 constexpr int kSliceColumns = kSliceWarps * kWarpColumns;
 constexpr int kGroupRows = 8;  // the mma's N
 constexpr int kPostThreads = 128;
+constexpr int kMixRows = 16;  // rows of one block of coefficients
 
 __device__ uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
@@ -168,7 +170,9 @@ __global__ void __launch_bounds__(kSliceWarps* kWarp)
   const int column = static_cast<int>(blockIdx.x) * kSliceColumns + warp * kWarpColumns + 8 * (lane % 4);
 
   FnSlice<Element> fn_slice;
+  let_next_kernel_start();
   if constexpr (kKeepFn) fn_slice.load(fn, hidden, column, g, 0, kMhcStreams);
+  wait_for_previous_kernel();
 
   const int begin = static_cast<int>(blockIdx.y) * block_rows;
   const int end = min(rows, begin + block_rows);
@@ -237,66 +241,123 @@ __global__ void __launch_bounds__(kSliceWarps* kWarp)
 
 __device__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 
-__device__ float quad_sum(float v, int step) {
-  v += __shfl_xor_sync(kAllLanes, v, step);
-  return v + __shfl_xor_sync(kAllLanes, v, 2 * step);
-}
-
-/// Steps 5–7 over lanes 4·i + j; lanes 16… repeat lanes 0….
-__device__ float sinkhorn(float logit, float eps, int iterations) {
-  float largest = fmaxf(logit, __shfl_xor_sync(kAllLanes, logit, 1));
-  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-  float c = expf(logit - largest);
-  c = c / quad_sum(c, 1) + eps;
-  c /= quad_sum(c, 4) + eps;
-  // The first column normalisation counts as one of the iterations.
-  for (int iteration = 1; iteration < iterations; ++iteration) {
-    c /= quad_sum(c, 1) + eps;
-    c /= quad_sum(c, 4) + eps;
+/// Steps 5–7 on one thread: sixteen values in registers have shorter chains than a value a lane with shuffles.
+__device__ void sinkhorn(float eps, int iterations, float (&c)[kMhcStreams][kMhcStreams]) {
+  const auto scale_rows = [&](float before, float after) {
+#pragma unroll
+    for (int i = 0; i < kMhcStreams; ++i) {
+      const float r = reciprocal_approx((c[i][0] + c[i][1]) + (c[i][2] + c[i][3]) + before);
+#pragma unroll
+      for (int j = 0; j < kMhcStreams; ++j) c[i][j] = fmaf(c[i][j], r, after);
+    }
+  };
+  const auto scale_columns = [&] {
+#pragma unroll
+    for (int j = 0; j < kMhcStreams; ++j) {
+      const float r = reciprocal_approx((c[0][j] + c[1][j]) + (c[2][j] + c[3][j]) + eps);
+#pragma unroll
+      for (int i = 0; i < kMhcStreams; ++i) c[i][j] *= r;
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kMhcStreams; ++i) {
+    const float largest = fmaxf(fmaxf(c[i][0], c[i][1]), fmaxf(c[i][2], c[i][3]));
+#pragma unroll
+    for (int j = 0; j < kMhcStreams; ++j) c[i][j] = expf(c[i][j] - largest);
   }
-  return c;
+  scale_rows(0.0F, eps);  // the softmax
+  scale_columns();
+  // The first column normalisation counts as one of the iterations.
+#pragma unroll 1
+  for (int iteration = 1; iteration < iterations; ++iteration) {
+    scale_rows(eps, 0.0F);
+    scale_columns();
+  }
 }
 
-/// Kernel 2. One block a row: hidden / 8 threads collapse eight columns each; one warp more makes the coefficients and
-/// goes on with Sinkhorn, which the collapse does not wait for.
-__global__ void __launch_bounds__(1024)
-    collapse_kernel(const float* partials, int slices, const __nv_bfloat16* streams, const float* base,
-                    const float* scale, const float* norm, MhcShape shape, float* mix, __nv_bfloat16* normed) {
-  __shared__ float pre[kMhcStreams];
+__device__ float inverse_rms(float squares, const MhcShape& shape) {
+  return 1.0F / sqrtf(squares / static_cast<float>(kMhcStreams * shape.hidden) + shape.rms_norm_eps);
+}
+
+/// mix of rows [kMixRows · block, …): a warp adds up one row's partial sums, then a thread makes one row's matrix.
+__device__ void write_mix(const float* partials, int slices, const float* base, const float* scale,
+                          const MhcShape& shape, int block, int rows, float* mix) {
+  __shared__ float logits[kMixRows][kMhcMix + 1];  // odd: a thread a row meets no bank twice
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int first = kMixRows * block;
+  const int group = lane < kMhcStreams ? 0 : lane < 2 * kMhcStreams ? 1 : 2;
+  const float logit_scale = __ldg(scale + group);
+  const float logit_base = __ldg(base + min(lane, kZ - 1));
+  wait_for_previous_kernel();
+  for (int r = thread / kWarp; r < kMixRows && first + r < rows; r += static_cast<int>(blockDim.x) / kWarp) {
+    const float* mine = partials + static_cast<int64_t>(first + r) * slices * kPartial + min(lane, kSquares);
+    float sum = 0.0F;
+#pragma unroll 16
+    for (int slice = 0; slice < slices; ++slice) sum += mine[slice * kPartial];
+    const float rms = inverse_rms(__shfl_sync(kAllLanes, sum, kSquares), shape);
+    const float logit = fmaf(sum * rms, logit_scale, logit_base);
+    if (lane >= kMhcStreams && lane < kZ) logits[r][lane - kMhcStreams] = logit;
+  }
+  __syncthreads();
+  if (thread >= kMixRows || first + thread >= rows) return;
+  const float* row = logits[thread];
+  auto* out = reinterpret_cast<float4*>(mix + static_cast<int64_t>(first + thread) * kMhcMix);
+  out[0] = {2.0F * sigmoid(row[0]), 2.0F * sigmoid(row[1]), 2.0F * sigmoid(row[2]), 2.0F * sigmoid(row[3])};
+  float comb[kMhcStreams][kMhcStreams];
+#pragma unroll
+  for (int i = 0; i < kMhcStreams; ++i) {
+#pragma unroll
+    for (int j = 0; j < kMhcStreams; ++j) comb[i][j] = row[kMhcStreams + kMhcStreams * i + j];
+  }
+  sinkhorn(shape.hc_eps, shape.sinkhorn_iterations, comb);
+#pragma unroll
+  for (int i = 0; i < kMhcStreams; ++i) out[1 + i] = {comb[i][0], comb[i][1], comb[i][2], comb[i][3]};
+}
+
+/// Kernel 2. The first ceil(rows / kMixRows) blocks make `mix`; every other one collapses and normalises a row, eight
+/// columns a thread, and does not wait for Sinkhorn. Its warps all add up the five sums that they need.
+__global__ void __launch_bounds__(1024) collapse_kernel(const float* partials, int slices, const __nv_bfloat16* streams,
+                                                        const float* base, const float* scale, const float* norm,
+                                                        MhcShape shape, int rows, float* mix, __nv_bfloat16* normed) {
   __shared__ float warp_squares[32];
-  const int64_t row = blockIdx.x;
+  let_next_kernel_start();
+  const int mix_blocks = (rows + kMixRows - 1) / kMixRows;
+  if (static_cast<int>(blockIdx.x) < mix_blocks) {
+    write_mix(partials, slices, base, scale, shape, static_cast<int>(blockIdx.x), rows, mix);
+    return;
+  }
+  const int64_t row = static_cast<int>(blockIdx.x) - mix_blocks;
   const int hidden = shape.hidden;
   const int collapsing = hidden / 8;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
-
-  if (thread >= collapsing) {
-    const float* mine = partials + row * slices * kPartial + min(lane, kSquares);
-    float sum = 0.0F;
-#pragma unroll 16
-    for (int slice = 0; slice < slices; ++slice) sum += mine[slice * kPartial];
-    const float mean_square = __shfl_sync(kAllLanes, sum, kSquares) / static_cast<float>(kMhcStreams * hidden);
-    const float rms = 1.0F / sqrtf(mean_square + shape.rms_norm_eps);
-    const int group = lane < kMhcStreams ? 0 : lane < 2 * kMhcStreams ? 1 : 2;
-    const float logit = lane < kZ ? fmaf(sum * rms, scale[group], base[lane]) : 0.0F;
-    if (group == 0) pre[lane] = sigmoid(logit) + shape.hc_eps;
-    __syncthreads();
-    float* out = mix + row * kMhcMix;
-    if (group == 1) out[lane - kMhcStreams] = 2.0F * sigmoid(logit);
-    const int at = lane % (kMhcStreams * kMhcStreams);
-    const float comb =
-        sinkhorn(__shfl_sync(kAllLanes, logit, 2 * kMhcStreams + at), shape.hc_eps, shape.sinkhorn_iterations);
-    if (lane == at) out[kMhcStreams + at] = comb;
-    return;
-  }
-
+  const float pre_scale = __ldg(scale);
+  const float4 pre_base = __ldg(reinterpret_cast<const float4*>(base));
+  wait_for_previous_kernel();
   const auto* from = reinterpret_cast<const uint4*>(streams + row * kMhcStreams * hidden) + thread;
   uint4 x[kMhcStreams];
 #pragma unroll
   for (int h = 0; h < kMhcStreams; ++h) x[h] = from[h * collapsing];
-  const float4 weights[2] = {__ldg(reinterpret_cast<const float4*>(norm) + 2 * thread),
-                             __ldg(reinterpret_cast<const float4*>(norm) + 2 * thread + 1)};
-  __syncthreads();
+
+  float pre[kMhcStreams] = {};
+  float stream_squares = 0.0F;
+  for (int slice = lane; slice < slices; slice += kWarp) {
+    const float* mine = partials + (row * slices + slice) * kPartial;
+    const float4 z = *reinterpret_cast<const float4*>(mine);
+    pre[0] += z.x;
+    pre[1] += z.y;
+    pre[2] += z.z;
+    pre[3] += z.w;
+    stream_squares += mine[kSquares];
+  }
+  const float rms = inverse_rms(warp_sum(stream_squares), shape);
+  const float bases[kMhcStreams] = {pre_base.x, pre_base.y, pre_base.z, pre_base.w};
+#pragma unroll
+  for (int h = 0; h < kMhcStreams; ++h) {
+    pre[h] = sigmoid(fmaf(warp_sum(pre[h]) * rms, pre_scale, bases[h])) + shape.hc_eps;
+  }
+
   float u[8] = {};
 #pragma unroll
   for (int h = 0; h < kMhcStreams; ++h) {
@@ -306,12 +367,14 @@ __global__ void __launch_bounds__(1024)
     for (int e = 0; e < 8; ++e) u[e] = fmaf(pre[h], values[e], u[e]);
   }
   unpack8(pack8(u), u);
+  const float4 weights[2] = {__ldg(reinterpret_cast<const float4*>(norm) + 2 * thread),
+                             __ldg(reinterpret_cast<const float4*>(norm) + 2 * thread + 1)};
   float squares = 0.0F;
 #pragma unroll
   for (float v : u) squares = fmaf(v, v, squares);
   squares = warp_sum(squares);
   if (lane == 0) warp_squares[thread / kWarp] = squares;
-  named_barrier_sync(1, collapsing);
+  __syncthreads();
   float total = 0.0F;
   for (int warp = 0; warp < collapsing / kWarp; ++warp) total += warp_squares[warp];
   const float r = 1.0F / sqrtf(total / static_cast<float>(hidden) + shape.rms_norm_eps);
@@ -336,31 +399,42 @@ __global__ void __launch_bounds__(kPostThreads)
 }
 
 void check_hidden(int hidden) {
-  if (hidden < 256 || hidden % 256 != 0 || hidden > 7680) {
-    throw std::invalid_argument("mhc: hidden size " + std::to_string(hidden) + " is not a multiple of 256 up to 7680");
+  if (hidden < 256 || hidden % 256 != 0 || hidden > 8192) {
+    throw std::invalid_argument("mhc: hidden size " + std::to_string(hidden) + " is not a multiple of 256 up to 8192");
   }
+}
+
+/// Few rows: one group a block, to spread over the card. Many: one even wave of blocks, each with fn in its registers.
+int rows_of_block(int rows, int slices) {
+  int device = 0;
+  int processors = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  constexpr int kResident = 3;  // blocks an SM, by registers
+  const int groups = (rows + kGroupRows - 1) / kGroupRows;
+  const int resident = std::max(1, kResident * processors / slices);
+  return kGroupRows * ((groups + resident - 1) / resident);
 }
 
 template <bool kPost, typename Element>
 void run_site(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* y, int rows, void* workspace,
               __nv_bfloat16* streams, float* mix, __nv_bfloat16* normed, cudaStream_t stream) {
   const auto slices = static_cast<unsigned>(shape.hidden / kSliceColumns);
-  // Few rows: one group a block, to spread over the card. Many: long blocks, to load fn less often.
-  const int block_rows = rows <= 64 ? kGroupRows : 4 * kGroupRows;
   for (int first = 0; first < rows; first += kMhcPassRows) {
     const int count = std::min(kMhcPassRows, rows - first);
-    const auto groups = static_cast<unsigned>((count + block_rows - 1) / block_rows);
+    const int block_rows = rows_of_block(count, static_cast<int>(slices));
+    const auto blocks = static_cast<unsigned>((count + block_rows - 1) / block_rows);
     __nv_bfloat16* x = streams + static_cast<int64_t>(first) * kMhcStreams * shape.hidden;
     const int64_t at = static_cast<int64_t>(first) * shape.hidden;
     float* mix_at = mix + static_cast<int64_t>(first) * kMhcMix;
-    slice_kernel<kPost, Element><<<dim3(slices, groups), kSliceWarps * kWarp, 0, stream>>>(
-        static_cast<const Element*>(site.fn), mix_at, kPost ? y + at : nullptr, x, count, shape.hidden, block_rows,
-        static_cast<float*>(workspace));
-    check_cuda(cudaGetLastError(), "mhc slice launch");
-    collapse_kernel<<<static_cast<unsigned>(count), static_cast<unsigned>(shape.hidden / 8 + kWarp), 0, stream>>>(
-        static_cast<const float*>(workspace), static_cast<int>(slices), x, site.base, site.scale, site.norm, shape,
-        mix_at, normed + at);
-    check_cuda(cudaGetLastError(), "mhc collapse launch");
+    auto* partials = static_cast<float*>(workspace);
+    launch_overlapped("mhc slice launch", slice_kernel<kPost, Element>, dim3(slices, blocks), kSliceWarps * kWarp,
+                      stream, static_cast<const Element*>(site.fn), mix_at, kPost ? y + at : nullptr, x, count,
+                      shape.hidden, block_rows, partials);
+    const int mix_blocks = (count + kMixRows - 1) / kMixRows;
+    launch_overlapped("mhc collapse launch", collapse_kernel, static_cast<unsigned>(mix_blocks + count),
+                      static_cast<unsigned>(shape.hidden / 8), stream, partials, static_cast<int>(slices), x, site.base,
+                      site.scale, site.norm, shape, count, mix_at, normed + at);
   }
 }
 

@@ -17,13 +17,13 @@ inline constexpr int kMhcMix = kMhcStreams + kMhcStreams * kMhcStreams;  ///< po
 struct MhcSiteWeights {
   const void* fn = nullptr;  ///< [24, 4·hidden] bf16, or fp32 if fn_is_fp32
   bool fn_is_fp32 = false;
-  const float* base = nullptr;   ///< [24]
+  const float* base = nullptr;   ///< [24], 16-byte aligned
   const float* scale = nullptr;  ///< [3] pre, post, comb
   const float* norm = nullptr;   ///< [hidden] RMSNorm of the sub-block's input
 };
 
 struct MhcShape {
-  int hidden = 0;  ///< multiple of 256, at most 7,680
+  int hidden = 0;  ///< multiple of 256, at most 8,192
   float rms_norm_eps = 1e-5F;
   float hc_eps = 1e-6F;
   int sinkhorn_iterations = 20;
@@ -31,7 +31,7 @@ struct MhcShape {
 
 /// Rows that are worked on at a time: their streams stay in L2 between the two kernels of a site. Results do not depend
 /// on it.
-inline constexpr int kMhcPassRows = 512;
+inline constexpr int kMhcPassRows = 1024;
 
 /// Workspace of mhc_pre and mhc_post_pre, for any number of rows up to `rows`.
 size_t mhc_workspace_bytes(int rows, int hidden);

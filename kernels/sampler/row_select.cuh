@@ -45,13 +45,16 @@ struct Source {
   int vocab;
 };
 
-/// (l − max) / T, once as the CPU computes it and once in fp32 for decisions with a margin.
+/// (l − max) / T as the CPU computes it; by the reciprocal, where one more rounding of a double does not matter; and in
+/// fp32 for decisions with a margin.
 struct Temper {
   double max;
   double temperature;
+  double inverse;
   float max_f;
   float inverse_f;
-  __device__ Temper(float largest, float t) : max(largest), temperature(t), max_f(largest), inverse_f(1.0F / t) {}
+  __device__ Temper(float largest, float t)
+      : max(largest), temperature(t), inverse(1.0 / t), max_f(largest), inverse_f(1.0F / t) {}
   __device__ double exact(float l) const { return (l - max) / temperature; }
   __device__ float approximate(float l) const { return (l - max_f) * inverse_f; }
 };
@@ -75,19 +78,20 @@ __device__ inline float place_value(uint64_t place) {
 }
 __device__ inline int place_id(uint64_t place) { return static_cast<int>(kIdMask - (place & kIdMask)); }
 
-/// Calls f(logit, id) for the row, each thread in ascending ids. f must take no notice of −inf: it also stands for what
-/// lies beyond the row.
+/// Calls f(logit, id) for every `parts`-th piece of the row, each thread in ascending ids. f must take no notice of
+/// −inf: it also stands for what lies beyond the row.
 template <typename F>
-__device__ void visit(const Source& source, const F& f) {
+__device__ void visit(const Source& source, const F& f, int part = 0, int parts = 1) {
   constexpr int kInFlight = 4;
   const int quads = (source.vocab + 3) / 4;
   const auto* logits = reinterpret_cast<const float4*>(source.logits);
-  for (int first = static_cast<int>(threadIdx.x); first < quads; first += kInFlight * kThreads) {
+  const int step = parts * kThreads;
+  for (int first = part * kThreads + static_cast<int>(threadIdx.x); first < quads; first += kInFlight * step) {
     float4 values[kInFlight];
     uint32_t allowed[kInFlight];
 #pragma unroll
     for (int j = 0; j < kInFlight; ++j) {
-      const int quad = first + j * kThreads;
+      const int quad = first + j * step;
       allowed[j] = 0;
       if (quad >= quads) continue;
       values[j] = logits[quad];
@@ -100,16 +104,14 @@ __device__ void visit(const Source& source, const F& f) {
       const float v[4] = {values[j].x, values[j].y, values[j].z, values[j].w};
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        f((allowed[j] >> e & 1) != 0 ? v[e] : -INFINITY, 4 * (first + j * kThreads) + e);
+        f((allowed[j] >> e & 1) != 0 ? v[e] : -INFINITY, 4 * (first + j * step) + e);
       }
     }
   }
 }
 
 // Out of line: rare, and inlined sixteen times it would crowd out the loop around it.
-__device__ __noinline__ double exact_weight(float l, double max, double temperature) {
-  return exp((l - max) / temperature);
-}
+__device__ __noinline__ double exact_weight(float l, double max, double inverse) { return exp((l - max) * inverse); }
 
 /// e^((l − max) / T). Below e^-16 fp32 is enough: that much of the whole mass is off by some 1e-6 of itself, and
 /// doubles are slow on GB10.
@@ -117,7 +119,7 @@ struct MassWeight {
   Temper temper;
   __device__ double operator()(float l) const {
     const float x = temper.approximate(l);
-    return x > -16.0F ? exact_weight(l, temper.max, temper.temperature) : double{expf(x)};
+    return x > -10.0F ? exact_weight(l, temper.max, temper.inverse) : double{expf(x)};
   }
 };
 
@@ -125,21 +127,32 @@ struct CountWeight {
   __device__ double operator()(float) const { return 1.0; }
 };
 
-/// Adds up bucket(logit, id) of the row, −1 = none, into bucket_mass and bucket_count.
+/// Adds up bucket(logit, id) of the row, −1 = none, into bucket_mass and bucket_count. The last bucket, where most of a
+/// row falls, is added up in registers.
 template <typename Weight, typename Bucket>
 __device__ void fill_histogram(const Source& source, const Weight& weight, const Bucket& bucket, Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
+  constexpr int kLast = kBuckets - 1;
+  double last_mass = 0.0;
+  int last_count = 0;
   __syncthreads();
-  for (int b = 0; b < kBuckets; ++b) {
+  for (int b = 0; b < kLast; ++b) {
     shared.histogram.mass[b][thread] = 0.0;
     shared.histogram.count[b][thread] = 0;
   }
   visit(source, [&](float l, int id) {
     const int b = bucket(l, id);
     if (b < 0) return;
-    shared.histogram.mass[b][thread] += weight(l);
-    ++shared.histogram.count[b][thread];
+    if (b == kLast) {
+      last_mass += weight(l);
+      ++last_count;
+    } else {
+      shared.histogram.mass[b][thread] += weight(l);
+      ++shared.histogram.count[b][thread];
+    }
   });
+  shared.histogram.mass[kLast][thread] = last_mass;
+  shared.histogram.count[kLast][thread] = static_cast<uint16_t>(last_count);
   __syncthreads();
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -199,8 +212,9 @@ __device__ inline int collect(const Source& source, float lowest, uint64_t low, 
   __syncthreads();
   if (threadIdx.x == 0) shared.list_size = 0;
   __syncthreads();
+  const float low_value = fmaxf(lowest, low == 0 ? lowest : place_value(low));
   visit(source, [&](float l, int id) {
-    if (!(l >= lowest)) return;
+    if (!(l >= low_value)) return;
     const uint64_t place = place_of(l, id);
     if (place < low || place > high) return;
     // Any order will do: the places are sorted next, and no two are equal.
@@ -294,12 +308,13 @@ __device__ uint64_t find_cut(const Source& source, const Temper& temper, const W
   uint64_t low = first_key(crossing) << kSamplerIdBits;
   uint64_t high = crossing == 0 ? place_of(temper.max_f, 0) : (first_key(crossing - 1) << kSamplerIdBits) - 1;
   while (count > kSorted) {
+    const float low_value = fmaxf(lowest, place_value(low));
     const int bits = 64 - __clzll(static_cast<long long>(high - low));
     const int shift = bits > 4 ? bits - 4 : 0;
     fill_histogram(
         source, weight,
         [&](float l, int id) {
-          if (!(l >= lowest)) return -1;
+          if (!(l >= low_value)) return -1;
           const uint64_t place = place_of(l, id);
           return place >= low && place <= high ? static_cast<int>((high - place) >> shift) : -1;
         },

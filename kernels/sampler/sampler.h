@@ -81,8 +81,8 @@ struct SamplerOutputs {
   float* top_logprobs = nullptr;    ///< [capacity, kMaxTopLogprobs]; (−1, −inf) where a row has no more
 };
 
-/// Workspace for `slots` rows with lists at a time.
-size_t sampler_workspace_bytes(int slots, int vocab);
+/// Workspace of a launch of `capacity` entries, of which `slots` have lists. Need not be initialised.
+size_t sampler_workspace_bytes(int capacity, int slots, int vocab);
 
 /// One entry of tables.rows each, in this order (spec 40 §10.2):
 ///   mask → −inf; raw logprobs; banned → −inf; biases; penalties (repetition, then frequency, then presence); greedy:

@@ -93,7 +93,7 @@ class Batch {
     upload(banned, banned_);
     upload(biases, biases_);
     upload(penalties, penalties_);
-    if (slots > 0) workspace_ = DeviceBuffer<char>(sampler_workspace_bytes(slots, vocab));
+    workspace_ = DeviceBuffer<char>(sampler_workspace_bytes(static_cast<int>(asks.size()), slots, vocab));
   }
 
   SamplerTables tables() const { return {rows_.get(), masks_.get(), banned_.get(), biases_.get(), penalties_.get()}; }

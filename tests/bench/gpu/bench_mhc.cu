@@ -71,13 +71,26 @@ double time_graph(cudaStream_t stream, const std::function<void()>& body, int re
   return 1000.0 * times[times.size() / 2];
 }
 
+__global__ void copy_kernel(const uint4* from, uint4* to, size_t count) {
+  const size_t step = size_t{gridDim.x} * blockDim.x;
+  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += 4 * step) {
+    uint4 values[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) values[j] = from[min(i + j * step, count - 1)];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[min(i + j * step, count - 1)] = values[j];
+  }
+}
+
 double copy_bandwidth(cudaStream_t stream) {
   const size_t bytes = size_t{1} << 30;
   char* a = device_array<char>(bytes);
   char* b = device_array<char>(bytes);
   check_cuda(cudaMemset(a, 1, bytes), "cudaMemset");
-  const double us =
-      time_graph(stream, [&] { check_cuda(cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice, stream), "copy"); });
+  const double us = time_graph(stream, [&] {
+    copy_kernel<<<132 * 4, 512, 0, stream>>>(reinterpret_cast<const uint4*>(a), reinterpret_cast<uint4*>(b),
+                                             bytes / 16);
+  });
   cudaFree(a);
   cudaFree(b);
   return 2.0 * static_cast<double>(bytes) / us * 1e6;
@@ -164,7 +177,7 @@ void bench_sampler(cudaStream_t stream) {
   const LogitPenalty* device_penalties = upload(penalties);
   const uint32_t* masks = upload(std::vector<uint32_t>(kVocab / 32, 0xFFFFFFFEU));
   auto* rows = device_array<SamplerRow>(kMaxRows);
-  void* workspace = device_array<char>(sampler_workspace_bytes(kMaxRows, kVocab));
+  void* workspace = device_array<char>(sampler_workspace_bytes(kMaxRows, kMaxRows, kVocab));
   const SamplerOutputs outputs{device_array<int32_t>(kMaxRows), device_array<SamplerStatus>(kMaxRows),
                                device_array<float>(kMaxRows), device_array<int32_t>(kMaxRows * kMaxTopLogprobs),
                                device_array<float>(kMaxRows * kMaxTopLogprobs)};
