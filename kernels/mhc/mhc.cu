@@ -4,8 +4,8 @@
 //             normed = bf(RMSNorm(bf(Σ_h pre_h·X'_h)))
 // Shapes      streams X [rows, 4, D] bf16, y and normed [rows, D] bf16, fn [24, 4D] bf16 or fp32, mix [rows, 20] fp32
 // Rounding    X' once, the collapse once, normed once; all else fp32. Products of fn are exact in the tensor core (an
-//             fp32 fn enters as three bf16 parts); a slice of 32 columns of all streams is summed there, slices after
-//             it in ascending order: four in a block, then hidden/128 partial sums.
+//             fp32 fn enters as three bf16 parts); 32 columns of all streams are summed there, then four such slices of
+//             a block in order, then the blocks' sums in an order fixed by D. Sinkhorn with the hardware's 1/x.
 // Bound       memory. Kernel 1 reads X and y, writes X'; kernel 2 finds X' in L2. Few rows: latency of two kernels
 //             (fn, 786 KB a site, is 0.2 µs of bandwidth on H200 and 3.5 µs on GB10).
 #include <algorithm>

@@ -13,7 +13,8 @@ namespace glm53::kernels {
 inline constexpr int kMhcStreams = 4;
 inline constexpr int kMhcMix = kMhcStreams + kMhcStreams * kMhcStreams;  ///< post[4] | C[4][4], C[source][target]
 
-/// Device memory. fn 16-byte aligned.
+/// Device memory that nothing writes while serving: it is read before the kernel ahead on the stream has ended. fn
+/// 16-byte aligned.
 struct MhcSiteWeights {
   const void* fn = nullptr;  ///< [24, 4·hidden] bf16, or fp32 if fn_is_fp32
   bool fn_is_fp32 = false;
