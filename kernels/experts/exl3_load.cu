@@ -1,7 +1,7 @@
 // EXL3 at load time: packing for the expert kernels, dequantisation for dense modules.
 //
-// Operation   exl3_pack: a permutation of a trellis' words; exl3_dequantise: W = diag(suh) H W_q H diag(svh), transposed
-// Shapes      trellis [in/16, out/16, 8·K] uint32; packed [out/16, in/128, 64·K] uint32; weight [out, in]
+// Operation   exl3_pack: a permutation of a trellis' words; exl3_dequantise: W = diag(suh) H W_q H diag(svh),
+// transposed Shapes      trellis [in/16, out/16, 8·K] uint32; packed [out/16, in/128, 64·K] uint32; weight [out, in]
 // Rounding    W in fp32, rows rotated and scaled before columns; rounded once to bf16 or fp16
 // Bound       memory; load time only
 #include <stdexcept>

@@ -1,9 +1,9 @@
 // Decoding of EXL3 code words on the device (spec 20 §1.3, §2), in runs of 32 consecutive weights a lane.
 //
-// A tile holds 16×16 weights as a circular stream of 256·K bits. Lane l of a warp, g = l / 4 and t = l % 4, takes stream
-// positions 32g..32g+31 of tile t of four that follow each other along k: exactly K words, at the same bit offsets in
-// every lane for every K, and one word before them that lane l − 4 holds. In both tile orders such a run is two whole
-// columns, so the lane can feed four A operands of mma.m16n8k16 (columns of W as rows of A):
+// A tile holds 16×16 weights as a circular stream of 256·K bits. Lane l of a warp, g = l / 4 and t = l % 4, takes
+// stream positions 32g..32g+31 of tile t of four that follow each other along k: exactly K words, at the same bit
+// offsets in every lane for every K, and one word before them that lane l − 4 holds. In both tile orders such a run is
+// two whole columns, so the lane can feed four A operands of mma.m16n8k16 (columns of W as rows of A):
 //   mma i, slots 2t, 2t+1, 2t+8, 2t+9  ↔  rows 16t + {2i, 2i+1, 2i+8, 2i+9} of the 64 rows of W
 //   A row g and g + 8                  ↔  tile column g and g + 8 (standard), 2g and 2g + 1 (column-major)
 // so the other operand is 16 consecutive k of an activation row, unpermuted (RunInput).
@@ -12,6 +12,8 @@
 #include <cstdint>
 
 #include <cuda_fp16.h>
+
+#include "kernels/common/lop3.h"
 
 namespace glm53::kernels {
 
@@ -37,7 +39,7 @@ __host__ __device__ inline CodeHash code_hash(int codebook) {
 /// Hashed word → the value in both halves (3INST and MCG): rn16(low half + high half). The add reads the halves of one
 /// register, which saves the two permutes of the packed form.
 __device__ inline uint32_t mix_value(uint32_t x) {
-  const uint32_t bits = (x & 0x8FFF8FFFU) ^ 0x3B603B60U;
+  const uint32_t bits = and_xor(x, 0x8FFF8FFFU, 0x3B603B60U);
   const __half2 halves = *reinterpret_cast<const __half2*>(&bits);
   const __half2 sum = __hadd2(__low2half2(halves), __high2half2(halves));
   return *reinterpret_cast<const uint32_t*>(&sum);
@@ -47,8 +49,7 @@ __device__ inline uint32_t mix_value(uint32_t x) {
 template <bool kMul1>
 __device__ inline uint32_t value_pair(uint32_t x0, uint32_t x1) {
   if constexpr (kMul1) {
-    const uint32_t packed =
-        __byte_perm(__dp4a(x0, 0x01010101U, 0x6400U), __dp4a(x1, 0x01010101U, 0x6400U), 0x5410);
+    const uint32_t packed = __byte_perm(__dp4a(x0, 0x01010101U, 0x6400U), __dp4a(x1, 0x01010101U, 0x6400U), 0x5410);
     const uint32_t scale = 0x1EEE1EEEU;
     const uint32_t offset = 0xC931C931U;
     const __half2 value = __hfma2(*reinterpret_cast<const __half2*>(&packed), *reinterpret_cast<const __half2*>(&scale),
@@ -61,10 +62,11 @@ __device__ inline uint32_t value_pair(uint32_t x0, uint32_t x1) {
 
 /// Hashed words of a run's 32 weights. run[0] is the word before it, run[1..K] its own words.
 ///
-/// The hash of a 16-bit field needs the field alone in its register. Where K divides 16, a register that holds two
-/// states, h in the high and l in the low half, gives the lower one without extraction:
-///   hash(l) = (register · M + A + (A << 16)) − (hash(h) << 16)      mod 2^32
-/// which moves work from the permute pipe, the bottleneck, to the multiply pipe.
+/// The hash of a 16-bit field needs the field alone in its register: one permute where the field lies on byte bounds
+/// within a word, a shift and a mask elsewhere. Where K divides 8, fields across two words do with one permute too: it
+/// puts the field l below another, h, whose hash is at hand, and
+///   hash(l) = (register · M + A + (A << 16)) − (hash(h) << 16)      mod 2^32.
+/// That is work for the multiply pipe, which has room for it; doing as much for fields in a low half overloads it.
 template <int K>
 __device__ inline void hash_run(const uint32_t (&run)[K + 1], CodeHash hash, uint32_t (&x)[32]) {
   if constexpr (16 % K == 0) {
@@ -78,13 +80,13 @@ __device__ inline void hash_run(const uint32_t (&run)[K + 1], CodeHash hash, uin
         const int r = s * K;
         // The stream moved right by r bits, so that windows end on byte bounds.
         const uint32_t word = r == 0 ? run[w] : __funnelshift_r(run[w], run[w - 1], r);
-        const uint32_t before = r == 0 ? run[w - 1] : (w >= 2 ? __funnelshift_r(run[w - 1], run[w >= 2 ? w - 2 : 0], r)
-                                                              : run[w - 1] >> r);
+        const uint32_t before =
+            r == 0 ? run[w - 1] : (w >= 2 ? __funnelshift_r(run[w - 1], run[w >= 2 ? w - 2 : 0], r) : run[w - 1] >> r);
         const auto index = [w, r](int end) { return (w - 1) * kPerWord + (end - r) / K - 1; };
         const int high = index(16);
         const int low = index(32);
         x[high] = __byte_perm(word, 0, 0x4432) * hash.multiplier + hash.addend;
-        x[low] = (word * hash.multiplier + pair_addend) - (x[high] << 16);
+        x[low] = __byte_perm(word, 0, 0x4410) * hash.multiplier + hash.addend;
         if constexpr (8 % K == 0) {
           x[index(24)] = __byte_perm(word, 0, 0x4421) * hash.multiplier + hash.addend;
           const uint32_t high_and_cross = __byte_perm(word, before, 0x3243);

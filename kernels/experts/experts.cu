@@ -39,9 +39,7 @@ __device__ void unpack(const Half4& h, float (&v)[4]) {
   v[3] = high.y;
 }
 
-__device__ Half4 pack(const float (&v)[4]) {
-  return {__floats2half2_rn(v[0], v[1]), __floats2half2_rn(v[2], v[3])};
-}
+__device__ Half4 pack(const float (&v)[4]) { return {__floats2half2_rn(v[0], v[1]), __floats2half2_rn(v[2], v[3])}; }
 
 __device__ void store_half4(__half* to, const Half4& h) {
   uint2 raw;
@@ -90,8 +88,8 @@ __global__ __launch_bounds__(32 * kWarps) void rotate_rows_kernel(const ExpertRe
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int column = chunk * kChunk + 4 * lane;
   const uint2 raw = *reinterpret_cast<const uint2*>(x + static_cast<int64_t>(slot / tables.topk) * hidden + column);
-  const float v[4] = {__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xFFFF0000U),
-                      __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xFFFF0000U)};
+  const float v[4] = {__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xFFFF0000U), __uint_as_float(raw.y << 16),
+                      __uint_as_float(raw.y & 0xFFFF0000U)};
   const Half4 result = rotate_input(pack(v), (is_up ? up_suh : gate_suh) + column, lane);
   store_half4(rotated + (is_up ? projection_stride : 0) + static_cast<int64_t>(place) * hidden + column, result);
 }
@@ -185,9 +183,9 @@ void launch_gemm(const TrellisGemm& gemm, bool thin, const std::vector<TrellisKi
 }
 
 struct Workspace {
-  __half* rotated;   // [2, places, hidden]
-  float* down_sums;  // [places, hidden], the same memory
-  float* sums;       // [2, places, width]
+  __half* rotated;    // [2, places, hidden]
+  float* down_sums;   // [places, hidden], the same memory
+  float* sums;        // [2, places, width]
   __half* activated;  // [places, width]
 };
 
@@ -248,8 +246,7 @@ void experts_forward(const ExpertBankView& bank, const RouteTables& tables, cons
     gemm.segment_count = tables.counts + 1;
     // Windows: only experts with more rows than the thin kernel takes, and a row chooses an expert once.
     const int fat = call.rows > kThinExpertRows ? places / (kThinExpertRows + 1) : 0;
-    gemm.segment_capacity =
-        call.window ? fat : places / kExpertTileRows + std::min(places, tables.experts);
+    gemm.segment_capacity = call.window ? fat : places / kExpertTileRows + std::min(places, tables.experts);
     launch_gemm(gemm, false, kinds, stream);
   };
   TrellisGemm gate_up{};
@@ -263,9 +260,8 @@ void experts_forward(const ExpertBankView& bank, const RouteTables& tables, cons
   multiply(gate_up, bank.gate_up_kinds);
 
   const dim3 activate_grid(static_cast<unsigned>(places), blocks_of(bank.width));
-  activate_kernel<<<activate_grid, 32 * kWarps, 0, stream>>>(bank.records, tables, parts.sums,
-                                                             int64_t{places} * bank.width, bank.width, bank.limit,
-                                                             parts.activated);
+  activate_kernel<<<activate_grid, 32 * kWarps, 0, stream>>>(
+      bank.records, tables, parts.sums, int64_t{places} * bank.width, bank.width, bank.limit, parts.activated);
   check_cuda(cudaGetLastError(), "experts activate launch");
 
   TrellisGemm down{};

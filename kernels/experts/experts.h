@@ -40,20 +40,20 @@ struct ExpertBankView {
   int experts = 0;
   int hidden = 0;
   int width = 0;
-  float limit = 0.0F;                     ///< swiglu_limit
+  float limit = 0.0F;                      ///< swiglu_limit
   std::vector<TrellisKind> gate_up_kinds;  ///< the distinct kinds among all gate and up matrices, on the host
   std::vector<TrellisKind> down_kinds;
 };
 
 /// One call. Rows that the router marked as padding leave their y untouched.
 struct ExpertsCall {
-  const __nv_bfloat16* x = nullptr;              ///< [rows, hidden]
-  const __nv_bfloat16* shared_bf16 = nullptr;    ///< [rows, hidden] shared expert's rows to add, or null
-  const float* shared_fp32 = nullptr;            ///< the same in fp32; at most one of the two
-  __nv_bfloat16* y_bf16 = nullptr;               ///< [rows, hidden]; exactly one of the two outputs
-  float* y_fp32 = nullptr;                       ///< partial sums of a tensor-parallel rank
+  const __nv_bfloat16* x = nullptr;            ///< [rows, hidden]
+  const __nv_bfloat16* shared_bf16 = nullptr;  ///< [rows, hidden] shared expert's rows to add, or null
+  const float* shared_fp32 = nullptr;          ///< the same in fp32; at most one of the two
+  __nv_bfloat16* y_bf16 = nullptr;             ///< [rows, hidden]; exactly one of the two outputs
+  float* y_fp32 = nullptr;                     ///< partial sums of a tensor-parallel rank
   int rows = 0;
-  bool window = true;                            ///< as RouterOptions::window of the tables
+  bool window = true;  ///< as RouterOptions::window of the tables
 };
 
 size_t experts_workspace_bytes(const ExpertBankView& bank, int rows, int topk);

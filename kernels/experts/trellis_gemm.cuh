@@ -5,7 +5,7 @@
 // Rounding    W_q and input are fp16 exactly; fp32 accumulation in the tensor core, 16 k a step in the k order of
 //             exl3_run.h, start to end of `in` in one accumulator: the same for both kernels below and any segment,
 //             so a row's bits depend on the row alone
-// Bound       thin: decoding (permute and multiply pipes), then memory; tiles: decoding and tensor cores about even
+// Bound       thin: decoding (permute and multiply pipes), then memory; tiles: instruction issue, half decoding
 //
 // Thin (at most 8 rows): a warp owns 16 columns and walks `in`, one packed kilobyte (K = 4) after another, with
 // kAhead of them in registers; activations come through L1, and lanes of absent rows load nothing.
@@ -28,8 +28,13 @@ constexpr int kMacroRows = 128;  // k of one packed unit: two runs a lane
 constexpr int kThinWarps = 8;
 constexpr int kTileWarps = 4;
 constexpr int kTileStrips = 2;  // 16-column strips of a warp
+static_assert(16 * kThinWarps == 128 && 16 * kTileWarps * kTileStrips == 128, "a block: 128 columns");
 constexpr int kTileStages = 3;
+constexpr int kTileBlocks = 3;  // an SM
 constexpr int kRowBlocks = kExpertTileRows / 8;
+constexpr int kFetchRows = 2 * kTileWarps;  // rows that the block's threads fetch at once, 16 threads a row
+static_assert(kFetchRows % 8 == 0);
+constexpr uint32_t kBlockBytes = 2 * 32 * 16;            // of one run of a row block in a stage
 constexpr int kStageGranules = 2 * kRowBlocks * 2 * 32;  // [run][row block][half of k][lane], 16 bytes each
 
 /// One packed unit of 16 columns × 128 k: 2·K words a lane.
@@ -52,6 +57,12 @@ struct Macro {
       words[2 * K - 2] = v.x;
       words[2 * K - 1] = v.y;
     }
+  }
+
+  /// Makes half 1 half 0.
+  __device__ void next_half() {
+#pragma unroll
+    for (int j = 0; j < K; ++j) words[j] = words[K + j];
   }
 
   template <bool kMul1, bool kColumnMajor>
@@ -81,12 +92,14 @@ __device__ void store_rows(const float (&d)[4], float* output, int64_t out, int 
   }
 }
 
-/// Packed units in flight a warp of the thin kernel: what fits the registers of 24 warps an SM.
+/// Packed units in flight a warp of the thin kernel, and blocks an SM: more warps do better than more units.
 template <int K, bool kColumnMajor>
-constexpr int kAhead = K <= 2 ? 4 : K <= 4 && !kColumnMajor ? 3 : 2;
+constexpr int kAhead = K <= 3 && !kColumnMajor ? 2 : 1;
+template <int K>
+constexpr int kThinBlocks = K <= 4 ? 4 : 3;
 
 template <int K, bool kMul1, bool kColumnMajor>
-__global__ __launch_bounds__(32 * kThinWarps, 3) void thin_gemm_kernel(TrellisGemm gemm) {
+__global__ __launch_bounds__(32 * kThinWarps, kThinBlocks<K>) void thin_gemm_kernel(TrellisGemm gemm) {
   constexpr int kBuffers = kAhead<K, kColumnMajor>;
   if (static_cast<int>(blockIdx.y) >= *gemm.segment_count) return;
   const ExpertSegment segment = gemm.segments[blockIdx.y];
@@ -142,32 +155,45 @@ __global__ __launch_bounds__(32 * kThinWarps, 3) void thin_gemm_kernel(TrellisGe
       if (macro + kBuffers < macros) buffers[b].load(words + (macro + kBuffers) * Macro<K>::kWords, lane);
     }
   }
-  float* output = gemm.output + projection * gemm.output_stride + static_cast<int64_t>(segment.first) * gemm.out +
-                  16 * strip;
+  float* output =
+      gemm.output + projection * gemm.output_stride + static_cast<int64_t>(segment.first) * gemm.out + 16 * strip;
   store_rows<kColumnMajor>(sum, output, gemm.out, segment.rows, lane);
 }
 
-/// Copies 128 k of the segment's rows to a stage; absent rows keep what was there, which reaches no stored result.
-__device__ inline void fetch_stage(uint4* stage, const __half* input, int64_t in, int rows) {
-  const int granule = static_cast<int>(threadIdx.x) % 16;  // of a row: [run][lane % 4][half of k]
-  const int g = static_cast<int>(threadIdx.x) / 16;
-  const int run = granule / 8;
-  const int t = granule % 8 / 2;
-  const int half = granule % 2;
-#pragma unroll
-  for (int block = 0; block < kRowBlocks; ++block) {
-    const int row = 8 * block + g;
-    if (row < rows) {
-      // The exchange of lane bit 2 keeps the two halves of k, 512 bytes apart, out of each other's banks.
-      uint4* to = stage + ((run * kRowBlocks + block) * 2 + half) * 32 + ((4 * g + t) ^ (4 * half));
-      cp_async_16(shared_address(to), input + row * in + 8 * granule);
-    }
+/// Copies of 128 k of the segment's rows to a stage: thread i takes granule i % 16 (16 bytes) of rows i / 16, then
+/// every kFetchRows rows. Absent rows keep what was there, which reaches no stored result.
+struct StageFetch {
+  const __half* from;  // this thread's granule of its first row
+  int64_t stride;
+  uint32_t offset;  // of the granule's place in a stage, bytes
+  int count;        // of this thread's rows that exist
+
+  __device__ StageFetch(const __half* input, int64_t in, int rows) {
+    const int granule = static_cast<int>(threadIdx.x) % 16;  // [run][lane % 4][half of k]
+    const int row = static_cast<int>(threadIdx.x) / 16;
+    const int g = row % 8;
+    const int run = granule / 8;
+    const int t = granule % 8 / 2;
+    const int half = granule % 2;
+    from = input + row * in + 8 * granule;
+    stride = kFetchRows * in;
+    // The exchange of lane bit 2 keeps the two halves of k, 512 bytes apart, out of each other's banks.
+    offset = static_cast<uint32_t>(((run * kRowBlocks + row / 8) * 2 + half) * 32 + ((4 * g + t) ^ (4 * half))) * 16;
+    count = (rows - row + kFetchRows - 1) / kFetchRows;
   }
-}
+  /// The next 128 k.
+  __device__ void operator()(uint32_t stage) {
+    const __half* row = from;
+    for (int i = 0; i < count; ++i) {
+      cp_async_16(stage + offset + static_cast<uint32_t>(i * kFetchRows / 8) * kBlockBytes, row);
+      row += stride;
+    }
+    from += kMacroRows;
+  }
+};
 
 template <int K, bool kMul1, bool kColumnMajor>
-__global__ __launch_bounds__(32 * kTileWarps, 3) void tile_gemm_kernel(TrellisGemm gemm) {
-  static_assert(8 * 16 == 32 * kTileWarps, "fetch_stage: 16 granules of 8 rows a pass");
+__global__ __launch_bounds__(32 * kTileWarps, kTileBlocks) void tile_gemm_kernel(TrellisGemm gemm) {
   __shared__ uint4 stages[kTileStages][kStageGranules];
   static_assert(sizeof(stages) <= 48 * 1024);
   if (static_cast<int>(blockIdx.y) >= *gemm.segment_count) return;
@@ -182,64 +208,74 @@ __global__ __launch_bounds__(32 * kTileWarps, 3) void tile_gemm_kernel(TrellisGe
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int first_strip = (static_cast<int>(blockIdx.x) * kTileWarps + warp) * kTileStrips;
   const int macros = gemm.in / kMacroRows;
-  const int64_t strip_words = static_cast<int64_t>(macros) * Macro<K>::kWords;
-  const uint32_t* words = matrix.words + first_strip * strip_words;
-  const __half* input =
-      projection_input(gemm, record, projection) + static_cast<int64_t>(segment.first) * gemm.in;
+  const int strip_words = macros * Macro<K>::kWords;
+  const uint32_t* words = matrix.words + static_cast<int64_t>(first_strip) * strip_words;
+  const __half* input = projection_input(gemm, record, projection) + static_cast<int64_t>(segment.first) * gemm.in;
   const int row_blocks = (segment.rows + 7) / 8;
 
   Macro<K> buffers[kTileStrips];
 #pragma unroll
   for (int s = 0; s < kTileStrips; ++s) buffers[s].load(words + s * strip_words, lane);
+  words += Macro<K>::kWords;
+  StageFetch fetch(input, gemm.in, segment.rows);
 #pragma unroll
   for (int stage = 0; stage < kTileStages - 1; ++stage) {
-    if (stage < macros) fetch_stage(stages[stage], input + stage * kMacroRows, gemm.in, segment.rows);
+    if (stage < macros) fetch(shared_address(stages[stage]));
     cp_async_commit();
   }
-  float sums[kTileStrips][kRowBlocks][4] = {};
+  float sums[kRowBlocks][kTileStrips][4] = {};
   for (int macro = 0; macro < macros; ++macro) {
     cp_async_wait<kTileStages - 2>();
     __syncthreads();
     const int ahead = macro + kTileStages - 1;
-    if (ahead < macros) {
-      fetch_stage(stages[ahead % kTileStages], input + ahead * kMacroRows, gemm.in, segment.rows);
-    }
+    if (ahead < macros) fetch(shared_address(stages[ahead % kTileStages]));
     cp_async_commit();
     const uint4* stage = stages[macro % kTileStages];
-#pragma unroll
+    // Not unrolled: the loop must fit the instruction caches, or warps at different places starve each other.
+#pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       uint32_t a[kTileStrips][4][4];
 #pragma unroll
-      for (int s = 0; s < kTileStrips; ++s) buffers[s].template decode<kMul1, kColumnMajor>(half, hash, lane, a[s]);
+      for (int s = 0; s < kTileStrips; ++s) {
+        buffers[s].template decode<kMul1, kColumnMajor>(0, hash, lane, a[s]);
+        buffers[s].next_half();
+      }
       if (half == 1 && macro + 1 < macros) {
 #pragma unroll
         for (int s = 0; s < kTileStrips; ++s) {
-          buffers[s].load(words + s * strip_words + (macro + 1) * Macro<K>::kWords, lane);
+          buffers[s].load(words + s * strip_words, lane);
         }
+        words += Macro<K>::kWords;
       }
+      // Two row blocks at a time: four independent chains of mma hide each other's latency. An absent second block
+      // multiplies what lies in its place; that is not stored.
 #pragma unroll
-      for (int block = 0; block < kRowBlocks; ++block) {
-        if (block >= row_blocks) break;
-        const uint4* granules = stage + (half * kRowBlocks + block) * 64;
-        const RunInput x = {granules[lane], granules[32 + (lane ^ 4)]};
+      for (int first = 0; first < kRowBlocks; first += 2) {
+        if (first >= row_blocks) break;
+        const uint4* granules = stage + (half * kRowBlocks + first) * 64;
+        const RunInput x[2] = {{granules[lane], granules[32 + (lane ^ 4)]},
+                               {granules[64 + lane], granules[96 + (lane ^ 4)]}};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          uint32_t operand[2];
-          run_operand(x, i, operand);
 #pragma unroll
-          for (int s = 0; s < kTileStrips; ++s) mma_m16n8k16_f16(sums[s][block], a[s][i], operand);
+          for (int block = 0; block < 2; ++block) {
+            uint32_t operand[2];
+            run_operand(x[block], i, operand);
+#pragma unroll
+            for (int s = 0; s < kTileStrips; ++s) mma_m16n8k16_f16(sums[first + block][s], a[s][i], operand);
+          }
         }
       }
     }
   }
-  float* output = gemm.output + projection * gemm.output_stride + static_cast<int64_t>(segment.first) * gemm.out +
-                  16 * first_strip;
+  float* output =
+      gemm.output + projection * gemm.output_stride + static_cast<int64_t>(segment.first) * gemm.out + 16 * first_strip;
 #pragma unroll
   for (int block = 0; block < kRowBlocks; ++block) {
     if (block >= row_blocks) break;
 #pragma unroll
     for (int s = 0; s < kTileStrips; ++s) {
-      store_rows<kColumnMajor>(sums[s][block], output + static_cast<int64_t>(8 * block) * gemm.out + 16 * s, gemm.out,
+      store_rows<kColumnMajor>(sums[block][s], output + static_cast<int64_t>(8 * block) * gemm.out + 16 * s, gemm.out,
                                segment.rows - 8 * block, lane);
     }
   }

@@ -15,13 +15,13 @@ struct TrellisGemm {
   const ExpertRecord* records;
   const ExpertSegment* segments;
   const int32_t* segment_count;
-  const __half* input;       ///< [projections, places, in] rotated rows; a projection that shares suh reads the first
-  float* output;             ///< [projections, places, out]
-  int64_t input_stride;      ///< elements between projections
+  const __half* input;   ///< [projections, places, in] rotated rows; a projection that shares suh reads the first
+  float* output;         ///< [projections, places, out]
+  int64_t input_stride;  ///< elements between projections
   int64_t output_stride;
   int in;
   int out;
-  int projections;           ///< 2: gate and up, 1: down
+  int projections;  ///< 2: gate and up, 1: down
   int segment_capacity;
 };
 

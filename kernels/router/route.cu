@@ -18,9 +18,8 @@ namespace glm53::kernels {
 namespace {
 
 constexpr int kChunk = 64;  // rows of one mask
-constexpr int kThreads = 512;
+constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-constexpr int kPerLane = kMaxExperts / 32;
 static_assert(kMaxExperts <= kThreads, "a thread an expert");
 static_assert(kWindowRows <= kChunk, "a window is one chunk");
 
@@ -42,8 +41,15 @@ __device__ uint32_t order_key(float value) {
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-/// One warp chooses for one row.
-__device__ void choose(const Arguments& a, int row, int lane) {
+/// Choices and rows by expert of one chunk.
+struct Chunk {
+  int16_t expert_of_slot[kChunk * kMaxExpertsPerToken];
+  unsigned long long masks[kMaxExperts];  // bit r: row r chose this expert
+};
+
+/// One warp chooses for one row; lane c returns choice c, −1 for none. kPerLane · 32 ≥ experts.
+template <int kPerLane>
+__device__ int choose(const Arguments& a, int row, int lane) {
   const RouteTables& tables = a.tables;
   const int experts = tables.experts;
   const int topk = tables.topk;
@@ -53,40 +59,42 @@ __device__ void choose(const Arguments& a, int row, int lane) {
       tables.expert_of_slot[row * topk + lane] = -1;
       tables.weight_of_slot[row * topk + lane] = 0.0F;
     }
-    return;
+    return -1;
   }
-  uint32_t keys[kPerLane];  // of experts 32·i + lane; 0 once taken
+  float scores[kPerLane];   // of experts 32·i + lane
+  uint32_t keys[kPerLane];  // order of the biased scores; 0 once taken
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int e = 32 * i + lane;
+    scores[i] = 0.0F;
     keys[i] = 0;
     if (e < experts) {
-      const float score = 1.0F / (1.0F + expf(-a.logits[static_cast<int64_t>(row) * experts + e]));
+      scores[i] = 1.0F / (1.0F + expf(-a.logits[static_cast<int64_t>(row) * experts + e]));
       // +1 keeps NaN (key 0 + 1) above what is absent or taken; no finite key is the largest integer.
-      keys[i] = order_key(score + a.bias[e]) + 1;
+      keys[i] = order_key(scores[i] + a.bias[e]) + 1;
     }
   }
   float sum = 0.0F;
   int my_expert = 0;
   float my_score = 0.0F;
   for (int choice = 0; choice < topk; ++choice) {
-    uint32_t best = 0;
-    int best_index = 0;
+    uint32_t best = keys[0];
+    float best_score = scores[0];
+    uint32_t best_expert = static_cast<uint32_t>(lane);
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (keys[i] > best) {
-        best = keys[i];
-        best_index = i;
-      }
+    for (int i = 1; i < kPerLane; ++i) {
+      const bool better = keys[i] > best;
+      best = better ? keys[i] : best;
+      best_score = better ? scores[i] : best_score;
+      best_expert = better ? static_cast<uint32_t>(32 * i + lane) : best_expert;
     }
     const uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, best);
-    const uint32_t expert =
-        __reduce_min_sync(0xFFFFFFFFU, best == largest ? static_cast<uint32_t>(32 * best_index + lane) : UINT_MAX);
+    const uint32_t expert = __reduce_min_sync(0xFFFFFFFFU, best == largest ? best_expert : UINT_MAX);
+    const float score = __shfl_sync(0xFFFFFFFFU, best_score, static_cast<int>(expert % 32));
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       keys[i] = static_cast<uint32_t>(32 * i + lane) == expert ? 0 : keys[i];
     }
-    const float score = 1.0F / (1.0F + expf(-a.logits[static_cast<int64_t>(row) * experts + expert]));
     sum += score;
     if (lane == choice) {
       my_expert = static_cast<int>(expert);
@@ -98,121 +106,133 @@ __device__ void choose(const Arguments& a, int row, int lane) {
     tables.expert_of_slot[row * topk + lane] = my_expert;
     tables.weight_of_slot[row * topk + lane] = share * a.scale;
   }
+  return lane < topk ? my_expert : -1;
 }
 
-/// Masks of the rows [first, first + count) by expert. All threads; ends with a barrier.
-__device__ void fill_masks(const RouteTables& tables, int first, int count, unsigned long long* masks) {
-  for (int e = static_cast<int>(threadIdx.x); e < tables.experts; e += kThreads) masks[e] = 0;
+__device__ int choose_any(const Arguments& a, int row, int lane) {
+  const int per_lane = (a.tables.experts + 31) / 32;
+  if (per_lane <= 4) return choose<4>(a, row, lane);
+  if (per_lane <= 9) return choose<9>(a, row, lane);
+  return choose<kMaxExperts / 32>(a, row, lane);
+}
+
+/// Chooses for the rows [first, first + count), or reads their choices, and fills the masks. All threads; ends with a
+/// barrier.
+__device__ void fill_chunk(const Arguments& a, bool with_choice, int first, int count, Chunk& chunk) {
+  const int topk = a.tables.topk;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int e = static_cast<int>(threadIdx.x); e < a.tables.experts; e += kThreads) chunk.masks[e] = 0;
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < count * tables.topk; i += kThreads) {
-    const int expert = tables.expert_of_slot[first * tables.topk + i];
-    if (expert >= 0) atomicOr(&masks[expert], 1ULL << (i / tables.topk));
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < count; row += kWarps) {
+    int expert = -1;
+    if (with_choice) {
+      expert = choose_any(a, first + row, lane);
+    } else if (lane < topk) {
+      expert = a.tables.expert_of_slot[(first + row) * topk + lane];
+    }
+    if (lane < topk) {
+      chunk.expert_of_slot[row * topk + lane] = static_cast<int16_t>(expert);
+      if (expert >= 0) atomicOr(&chunk.masks[expert], 1ULL << row);
+    }
   }
   __syncthreads();
 }
 
 /// Places of the rows of one chunk; `base[e]`: place of the chunk's first slot of expert e.
-__device__ void place_slots(const RouteTables& tables, int first, int count, const unsigned long long* masks,
-                            const int* base) {
+__device__ void place_slots(const RouteTables& tables, int first, int count, const Chunk& chunk, const int* base) {
   for (int i = static_cast<int>(threadIdx.x); i < count * tables.topk; i += kThreads) {
     const int slot = first * tables.topk + i;
-    const int expert = tables.expert_of_slot[slot];
+    const int expert = chunk.expert_of_slot[i];
     int place = -1;
     if (expert >= 0) {
       const unsigned long long earlier = (1ULL << (i / tables.topk)) - 1;
-      place = base[expert] + __popcll(masks[expert] & earlier);
+      place = base[expert] + __popcll(chunk.masks[expert] & earlier);
       tables.slot_of_place[place] = slot;
     }
     tables.place_of_slot[slot] = place;
   }
 }
 
+/// Three counts of a thread, added as one number: rows in the low 32 bits, thin segments in 12, tiles in 20.
+using Counts = unsigned long long;
+__device__ Counts pack_counts(int rows, int thin, int tiles) {
+  return static_cast<Counts>(rows) | static_cast<Counts>(thin) << 32 | static_cast<Counts>(tiles) << 44;
+}
+__device__ int rows_of(Counts c) { return static_cast<int>(c & 0xFFFFFFFFU); }
+__device__ int thin_of(Counts c) { return static_cast<int>(c >> 32 & 0xFFFU); }
+__device__ int tiles_of(Counts c) { return static_cast<int>(c >> 44); }
+
 /// Exclusive prefix sum over the block's threads; `total` = sum of all.
-__device__ int exclusive_sum(int value, int* warp_sums, int& total) {
+__device__ Counts exclusive_sum(Counts value, Counts* warp_sums, Counts& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  int inclusive = value;
+  Counts inclusive = value;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFU, inclusive, step);
+    const Counts other = __shfl_up_sync(0xFFFFFFFFU, inclusive, step);
     if (lane >= step) inclusive += other;
   }
   if (lane == 31) warp_sums[warp] = inclusive;
   __syncthreads();
-  int before = 0;
+  Counts before = 0;
   total = 0;
+#pragma unroll
   for (int w = 0; w < kWarps; ++w) {
     if (w < warp) before += warp_sums[w];
     total += warp_sums[w];
   }
-  __syncthreads();
   return before + inclusive - value;
 }
 
 /// Thread e holds the rows of expert e (0 beyond). Writes first_place, segments and their counts; returns the expert's
 /// first place.
-__device__ int write_segments(const RouteTables& tables, bool window, int expert_rows, int* warp_sums) {
+__device__ int write_segments(const RouteTables& tables, bool window, int expert_rows, Counts* warp_sums) {
   const int e = static_cast<int>(threadIdx.x);
   const bool is_thin = window && expert_rows > 0 && expert_rows <= kThinExpertRows;
   const int tiles = is_thin ? 0 : (expert_rows + kExpertTileRows - 1) / kExpertTileRows;
-  int total_rows = 0;
-  int total_thin = 0;
-  int total_tiles = 0;
-  const int first = exclusive_sum(expert_rows, warp_sums, total_rows);
-  const int thin_index = exclusive_sum(is_thin ? 1 : 0, warp_sums, total_thin);
-  const int tile_index = exclusive_sum(tiles, warp_sums, total_tiles);
+  Counts total = 0;
+  const Counts before = exclusive_sum(pack_counts(expert_rows, is_thin ? 1 : 0, tiles), warp_sums, total);
+  const int first = rows_of(before);
   if (e < tables.experts) tables.first_place[e] = first;
-  if (is_thin) tables.thin[thin_index] = {e, first, expert_rows, 0};
+  if (is_thin) tables.thin[thin_of(before)] = {e, first, expert_rows, 0};
   for (int t = 0; t < tiles; ++t) {
-    tables.tiles[tile_index + t] = {e, first + t * kExpertTileRows,
-                                    min(kExpertTileRows, expert_rows - t * kExpertTileRows), 0};
+    tables.tiles[tiles_of(before) + t] = {e, first + t * kExpertTileRows,
+                                          min(kExpertTileRows, expert_rows - t * kExpertTileRows), 0};
   }
   if (e == 0) {
-    tables.first_place[tables.experts] = total_rows;
-    tables.counts[0] = total_thin;
-    tables.counts[1] = total_tiles;
+    tables.first_place[tables.experts] = rows_of(total);
+    tables.counts[0] = thin_of(total);
+    tables.counts[1] = tiles_of(total);
   }
   return first;
 }
 
 /// Windows: everything in one block.
 __global__ __launch_bounds__(kThreads) void route_window_kernel(Arguments a) {
-  __shared__ unsigned long long masks[kMaxExperts];
+  __shared__ Chunk chunk;
   __shared__ int base[kMaxExperts];
-  __shared__ int warp_sums[kWarps];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (a.logits != nullptr) {
-    for (int row = warp; row < a.rows; row += kWarps) choose(a, row, lane);
-    __syncthreads();
-  }
-  fill_masks(a.tables, 0, a.rows, masks);
+  __shared__ Counts warp_sums[kWarps];
+  fill_chunk(a, a.logits != nullptr, 0, a.rows, chunk);
   const int e = static_cast<int>(threadIdx.x);
-  const int expert_rows = e < a.tables.experts ? __popcll(masks[e]) : 0;
+  const int expert_rows = e < a.tables.experts ? __popcll(chunk.masks[e]) : 0;
   const int first = write_segments(a.tables, a.window, expert_rows, warp_sums);
   if (e < a.tables.experts) base[e] = first;
   __syncthreads();
-  place_slots(a.tables, 0, a.rows, masks, base);
+  place_slots(a.tables, 0, a.rows, chunk, base);
 }
 
 /// Prompts, 1: choose, and count each expert's rows in this chunk.
 __global__ __launch_bounds__(kThreads) void route_count_kernel(Arguments a) {
-  __shared__ unsigned long long masks[kMaxExperts];
+  __shared__ Chunk chunk;
   const int first = static_cast<int>(blockIdx.x) * kChunk;
-  const int count = min(kChunk, a.rows - first);
-  if (a.logits != nullptr) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    for (int row = static_cast<int>(threadIdx.x) / 32; row < count; row += kWarps) choose(a, first + row, lane);
-    __syncthreads();
-  }
-  fill_masks(a.tables, first, count, masks);
+  fill_chunk(a, a.logits != nullptr, first, min(kChunk, a.rows - first), chunk);
   const int e = static_cast<int>(threadIdx.x);
-  if (e < a.tables.experts) a.tables.chunk_counts[blockIdx.x * a.tables.experts + e] = __popcll(masks[e]);
+  if (e < a.tables.experts) a.tables.chunk_counts[blockIdx.x * a.tables.experts + e] = __popcll(chunk.masks[e]);
 }
 
 /// Prompts, 2: counts of the chunks become places. One block.
 __global__ __launch_bounds__(kThreads) void route_scan_kernel(Arguments a, int chunks) {
-  __shared__ int warp_sums[kWarps];
+  __shared__ Counts warp_sums[kWarps];
   const int e = static_cast<int>(threadIdx.x);
   const int experts = a.tables.experts;
   int expert_rows = 0;
@@ -231,14 +251,14 @@ __global__ __launch_bounds__(kThreads) void route_scan_kernel(Arguments a, int c
 
 /// Prompts, 3.
 __global__ __launch_bounds__(kThreads) void route_place_kernel(Arguments a) {
-  __shared__ unsigned long long masks[kMaxExperts];
+  __shared__ Chunk chunk;
   __shared__ int base[kMaxExperts];
   const int first = static_cast<int>(blockIdx.x) * kChunk;
   const int count = min(kChunk, a.rows - first);
   const int e = static_cast<int>(threadIdx.x);
   if (e < a.tables.experts) base[e] = a.tables.chunk_counts[blockIdx.x * a.tables.experts + e];
-  fill_masks(a.tables, first, count, masks);
-  place_slots(a.tables, first, count, masks, base);
+  fill_chunk(a, false, first, count, chunk);
+  place_slots(a.tables, first, count, chunk, base);
 }
 
 void launch(const Arguments& a, cudaStream_t stream) {
@@ -279,7 +299,7 @@ class Carver {
 
 RouteTables carve(void* memory, int rows, int topk, int experts, size_t& bytes) {
   if (rows < 0 || topk < 1 || topk > kMaxExpertsPerToken || experts < topk || experts > kMaxExperts) {
-    throw std::invalid_argument("route_tables: at most 512 experts, 32 of them a token");
+    throw std::invalid_argument("route_tables: at most 384 experts, 32 of them a token");
   }
   const auto slots = static_cast<size_t>(rows) * static_cast<size_t>(topk);
   const auto expert_count = static_cast<size_t>(experts);

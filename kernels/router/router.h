@@ -12,10 +12,10 @@
 
 namespace glm53::kernels {
 
-inline constexpr int kMaxExperts = 512;
+inline constexpr int kMaxExperts = 384;
 inline constexpr int kMaxExpertsPerToken = 32;
-inline constexpr int kThinExpertRows = 8;     ///< an expert with at most this many window rows takes the thin kernel
-inline constexpr int kExpertTileRows = 64;    ///< rows of one tile of the other
+inline constexpr int kThinExpertRows = 8;   ///< an expert with at most this many window rows takes the thin kernel
+inline constexpr int kExpertTileRows = 64;  ///< rows of one tile of the other
 
 /// Consecutive places of the sorted order, all of one expert.
 struct ExpertSegment {
@@ -43,9 +43,9 @@ struct RouteTables {
 };
 
 struct RouterOptions {
-  float scale = 1.0F;             ///< routed_scaling_factor
-  bool normalise = true;          ///< norm_topk_prob
-  bool window = true;             ///< fill `thin`; at most kWindowRows rows
+  float scale = 1.0F;                    ///< routed_scaling_factor
+  bool normalise = true;                 ///< norm_topk_prob
+  bool window = true;                    ///< fill `thin`; at most kWindowRows rows
   const int32_t* row_segment = nullptr;  ///< [rows]; −1 marks padding rows, which are not routed. Null: no padding
 };
 
@@ -53,8 +53,8 @@ size_t route_tables_bytes(int rows, int topk, int experts);
 /// Tables inside `memory` (route_tables_bytes, 16-byte aligned, device).
 RouteTables route_tables_at(void* memory, int rows, int topk, int experts);
 
-/// logits [rows, experts] fp32 = x [rows, hidden] bf16 · weightᵀ [experts, hidden] bf16 or fp32; fp32 products and sums.
-/// hidden is a multiple of 8. Throws std::invalid_argument.
+/// logits [rows, experts] fp32 = x [rows, hidden] bf16 · weightᵀ [experts, hidden] bf16 or fp32; fp32 products and
+/// sums. hidden is a multiple of 8. Throws std::invalid_argument.
 void router_logits(const __nv_bfloat16* x, const __nv_bfloat16* weight, int rows, int hidden, int experts,
                    float* logits, cudaStream_t stream);
 void router_logits(const __nv_bfloat16* x, const float* weight, int rows, int hidden, int experts, float* logits,

@@ -3,8 +3,8 @@
 // Operation   logits[r][e] = Σ_k x[r][k] · weight[e][k]
 // Shapes      x [rows, hidden] bf16, weight [experts, hidden] bf16 or fp32, logits [rows, experts] fp32
 // Rounding    fp32 fused multiply-adds, not tensor cores: their accumulators keep fewer bits, and the choice of experts
-//             hangs on these values. A sum is split over 4 warps × 32 lanes by k alone, so its order is the same for any
-//             number of rows and any tile.
+//             hangs on these values. A sum is split over 4 warps × 32 lanes by k alone, so its order is the same for
+//             any number of rows and any tile.
 // Bound       one row: the weights, 2 bytes each; prompts: fp32 multiply-adds (2.4 G for 2,048 rows of 4096 × 288)
 #include <stdexcept>
 

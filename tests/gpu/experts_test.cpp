@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,37 +14,10 @@
 #include "glm53/core/exl3.h"
 #include "glm53/core/float_convert.h"
 #include "kernels/common/cuda_check.h"
+#include "tests/gpu/device_buffer.h"
 
 namespace glm53::kernels {
 namespace {
-
-template <typename T>
-class DeviceArray {
- public:
-  explicit DeviceArray(size_t count, int fill = 0xFF) : count_(count) {
-    void* memory = nullptr;
-    check_cuda(cudaMalloc(&memory, std::max<size_t>(count * sizeof(T), 1)), "cudaMalloc");
-    memory_.reset(static_cast<T*>(memory));
-    check_cuda(cudaMemset(memory, fill, count * sizeof(T)), "cudaMemset");
-  }
-  explicit DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) { write(host); }
-  T* get() const { return memory_.get(); }
-  void write(const std::vector<T>& host) const {
-    check_cuda(cudaMemcpy(memory_.get(), host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
-  }
-  std::vector<T> read() const {
-    std::vector<T> host(count_);
-    check_cuda(cudaMemcpy(host.data(), memory_.get(), count_ * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
-    return host;
-  }
-
- private:
-  struct Free {
-    void operator()(void* memory) const { cudaFree(memory); }
-  };
-  size_t count_;
-  std::unique_ptr<T, Free> memory_;
-};
 
 /// A random matrix: host form, its W, and its packed form on the device.
 struct TestMatrix {
@@ -67,10 +41,10 @@ struct TestMatrix {
     weight.resize(static_cast<size_t>(in) * out);
     glm53::exl3_dequantise(matrix, weight.data());
 
-    device_words = std::make_unique<DeviceArray<uint32_t>>(words);
-    packed = std::make_unique<DeviceArray<uint32_t>>(words.size());
-    device_suh = std::make_unique<DeviceArray<uint16_t>>(matrix.suh);
-    device_svh = std::make_unique<DeviceArray<uint16_t>>(matrix.svh);
+    device_words = std::make_unique<DeviceBuffer<uint32_t>>(words);
+    packed = std::make_unique<DeviceBuffer<uint32_t>>(words.size());
+    device_suh = std::make_unique<DeviceBuffer<uint16_t>>(matrix.suh);
+    device_svh = std::make_unique<DeviceBuffer<uint16_t>>(matrix.svh);
     TrellisSource source;
     source.tiles = device_words->get();
     source.tile_columns = out / 16;
@@ -84,8 +58,8 @@ struct TestMatrix {
   std::vector<uint32_t> words;
   Exl3Matrix matrix;
   std::vector<float> weight;  // [in, out]
-  std::unique_ptr<DeviceArray<uint32_t>> device_words, packed;
-  std::unique_ptr<DeviceArray<uint16_t>> device_suh, device_svh;
+  std::unique_ptr<DeviceBuffer<uint32_t>> device_words, packed;
+  std::unique_ptr<DeviceBuffer<uint16_t>> device_suh, device_svh;
   ExpertMatrix record;
 };
 
@@ -111,7 +85,7 @@ struct TestBank {
       view.down_kinds.push_back(kinds(e, 2));
       list.push_back(std::move(expert));
     }
-    records = std::make_unique<DeviceArray<ExpertRecord>>(host_records);
+    records = std::make_unique<DeviceBuffer<ExpertRecord>>(host_records);
     view.records = records->get();
     view.experts = experts;
     view.hidden = hidden;
@@ -120,7 +94,7 @@ struct TestBank {
   }
 
   std::vector<TestExpert> list;
-  std::unique_ptr<DeviceArray<ExpertRecord>> records;
+  std::unique_ptr<DeviceBuffer<ExpertRecord>> records;
   ExpertBankView view;
 };
 
@@ -175,7 +149,7 @@ Rows pick(const Rows& all, const std::vector<int>& which) {
 /// experts_forward on poisoned memory; fp32 results.
 std::vector<float> run(const TestBank& bank, const Rows& rows, bool window) {
   const int count = rows.count();
-  const DeviceArray<char> table_memory(route_tables_bytes(count, rows.topk, bank.view.experts));
+  const DeviceBuffer<char> table_memory(route_tables_bytes(count, rows.topk, bank.view.experts));
   const RouteTables tables = route_tables_at(table_memory.get(), count, rows.topk, bank.view.experts);
   check_cuda(cudaMemcpy(tables.expert_of_slot, rows.experts.data(), rows.experts.size() * sizeof(int32_t),
                         cudaMemcpyHostToDevice),
@@ -184,10 +158,10 @@ std::vector<float> run(const TestBank& bank, const Rows& rows, bool window) {
                         cudaMemcpyHostToDevice),
              "cudaMemcpy");
   group_slots(count, window, tables, nullptr);
-  const DeviceArray<uint16_t> x(rows.x);
-  const DeviceArray<float> shared(rows.shared);
-  const DeviceArray<float> y(rows.shared.size());
-  const DeviceArray<char> workspace(experts_workspace_bytes(bank.view, count, rows.topk));
+  const DeviceBuffer<uint16_t> x(rows.x);
+  const DeviceBuffer<float> shared(rows.shared);
+  const DeviceBuffer<float> y(rows.shared.size());
+  const DeviceBuffer<char> workspace(experts_workspace_bytes(bank.view, count, rows.topk));
   ExpertsCall call;
   call.x = reinterpret_cast<const __nv_bfloat16*>(x.get());
   call.shared_fp32 = shared.get();
@@ -262,7 +236,7 @@ TEST_F(ExpertsTest, DequantisesEveryKind) {
     const TrellisKind kind{kind_index / 6 + 1, kind_index / 2 % 3, kind_index % 2};
     const TestMatrix m(in, out, kind, random);
     DequantiseRange range{0, out, 0, in, in};
-    const DeviceArray<uint16_t> full(static_cast<size_t>(in) * out);
+    const DeviceBuffer<uint16_t> full(static_cast<size_t>(in) * out);
     exl3_dequantise(m.device_words->get(), m.record.suh, m.record.svh, kind, in, out, range,
                     reinterpret_cast<__half*>(full.get()), nullptr);
     const auto got = full.read();
@@ -277,7 +251,7 @@ TEST_F(ExpertsTest, DequantisesEveryKind) {
     }
     // A part of it, in bf16, among poison.
     range = {100, 200, 30, 150, 160};
-    const DeviceArray<uint16_t> part(static_cast<size_t>(200) * 160);
+    const DeviceBuffer<uint16_t> part(static_cast<size_t>(200) * 160);
     exl3_dequantise(m.device_words->get(), m.record.suh, m.record.svh, kind, in, out, range,
                     reinterpret_cast<__nv_bfloat16*>(part.get()), nullptr);
     const auto some = part.read();
@@ -295,7 +269,7 @@ TEST_F(ExpertsTest, DequantisesEveryKind) {
 TEST_F(ExpertsTest, PacksAShard) {
   const int bits = 3;
   const TestMatrix whole(512, 256, {bits, 1, 0}, random);
-  const DeviceArray<uint32_t> shard(256 * 128 * bits / 32);
+  const DeviceBuffer<uint32_t> shard(256 * 128 * bits / 32);
   exl3_pack({whole.device_words->get(), 16, 16, 8}, 256, 128, bits, shard.get(), nullptr);
   const auto all = whole.packed->read();
   const auto some = shard.read();
@@ -310,7 +284,8 @@ TEST_F(ExpertsTest, PacksAShard) {
 TEST_F(ExpertsTest, MatchesDoubleForEveryKind) {
   for (int kind_index = 0; kind_index < 48; ++kind_index) {
     const TrellisKind kind{kind_index / 6 + 1, kind_index / 2 % 3, kind_index % 2};
-    const TestBank bank(4, 256, 256, [&](int, int) { return kind; }, random);
+    const TestBank bank(
+        4, 256, 256, [&](int, int) { return kind; }, random);
     const Rows rows = random_rows(24, 256, 4, 2, 0.5, random);
     EXPECT_LT(relative_error(bank, rows, run(bank, rows, true), 3), kTolerance)
         << "window, K " << kind.bits << " codebook " << kind.codebook << " order " << kind.column_major;
@@ -322,9 +297,15 @@ TEST_F(ExpertsTest, MatchesDoubleForEveryKind) {
 }
 
 TEST_F(ExpertsTest, MatchesDoubleAtOddShapes) {
-  for (const auto& [hidden, width] : {std::pair{128, 128}, std::pair{384, 128}, std::pair{128, 640}, std::pair{896, 384}}) {
+  for (const auto& [hidden, width] :
+       {std::pair{128, 128}, std::pair{384, 128}, std::pair{128, 640}, std::pair{896, 384}}) {
     for (const bool shared_suh : {false, true}) {
-      const TestBank bank(5, hidden, width, [&](int, int m) { return TrellisKind{3 + m / 2, 1, 0}; }, random, shared_suh);
+      const TestBank bank(
+          5, hidden, width,
+          [&](int, int m) {
+            return TrellisKind{3 + m / 2, 1, 0};
+          },
+          random, shared_suh);
       for (const int count : {1, 8, 9, 16, 17, 33, 64}) {
         const Rows rows = random_rows(count, hidden, 5, 3, 0.3, random);
         EXPECT_LT(relative_error(bank, rows, run(bank, rows, true), 5), kTolerance) << hidden << " " << width;
@@ -345,9 +326,11 @@ TEST_F(ExpertsTest, MatrixKindsMayDifferWithinALayer) {
 
 // A row's bits depend neither on the rows beside it, their number and order, nor on how many share its experts.
 TEST_F(ExpertsTest, RowsAreInvariant) {
-  for (const TrellisKind kind : {TrellisKind{4, 1, 0}, TrellisKind{2, 1, 1}, TrellisKind{3, 2, 0}, TrellisKind{8, 0, 1}}) {
+  for (const TrellisKind kind :
+       {TrellisKind{4, 1, 0}, TrellisKind{2, 1, 1}, TrellisKind{3, 2, 0}, TrellisKind{8, 0, 1}}) {
     const int hidden = 512;
-    const TestBank bank(8, hidden, 384, [&](int, int) { return kind; }, random);
+    const TestBank bank(
+        8, hidden, 384, [&](int, int) { return kind; }, random);
     const Rows rows = random_rows(300, hidden, 8, 2, 0.4, random);
     const std::vector<float> prompt = run(bank, rows, false);
     for (const int count : {1, 2, 5, 8, 9, 16, 24, 40, 64}) {
@@ -369,7 +352,12 @@ TEST_F(ExpertsTest, RowsAreInvariant) {
 TEST_F(ExpertsTest, AddsTheSharedExpertRoundsOnceAndSkipsPadding) {
   const int hidden = 256;
   const int count = 6;
-  const TestBank bank(8, hidden, 128, [](int, int) { return TrellisKind{4, 1, 0}; }, random);
+  const TestBank bank(
+      8, hidden, 128,
+      [](int, int) {
+        return TrellisKind{4, 1, 0};
+      },
+      random);
   Rows rows = random_rows(count, hidden, 8, 2, 0.0, random);
   std::vector<uint16_t> shared_bits;
   for (float& v : rows.shared) {
@@ -377,7 +365,7 @@ TEST_F(ExpertsTest, AddsTheSharedExpertRoundsOnceAndSkipsPadding) {
     v = bf16_to_float(shared_bits.back());
   }
   const std::vector<float> want = run(bank, rows, true);
-  const DeviceArray<char> table_memory(route_tables_bytes(count, 2, 8));
+  const DeviceBuffer<char> table_memory(route_tables_bytes(count, 2, 8));
   const RouteTables tables = route_tables_at(table_memory.get(), count, 2, 8);
   rows.experts[4] = rows.experts[5] = -1;  // row 2 is padding
   check_cuda(cudaMemcpy(tables.expert_of_slot, rows.experts.data(), 4 * rows.experts.size(), cudaMemcpyHostToDevice),
@@ -385,10 +373,10 @@ TEST_F(ExpertsTest, AddsTheSharedExpertRoundsOnceAndSkipsPadding) {
   check_cuda(cudaMemcpy(tables.weight_of_slot, rows.weights.data(), 4 * rows.weights.size(), cudaMemcpyHostToDevice),
              "cudaMemcpy");
   group_slots(count, true, tables, nullptr);
-  const DeviceArray<uint16_t> x(rows.x);
-  const DeviceArray<uint16_t> shared(shared_bits);
-  const DeviceArray<uint16_t> y(rows.x.size());
-  const DeviceArray<char> workspace(experts_workspace_bytes(bank.view, count, 2));
+  const DeviceBuffer<uint16_t> x(rows.x);
+  const DeviceBuffer<uint16_t> shared(shared_bits);
+  const DeviceBuffer<uint16_t> y(rows.x.size());
+  const DeviceBuffer<char> workspace(experts_workspace_bytes(bank.view, count, 2));
   ExpertsCall call;
   call.x = reinterpret_cast<const __nv_bfloat16*>(x.get());
   call.shared_bf16 = reinterpret_cast<const __nv_bfloat16*>(shared.get());
@@ -402,7 +390,12 @@ TEST_F(ExpertsTest, AddsTheSharedExpertRoundsOnceAndSkipsPadding) {
 }
 
 TEST_F(ExpertsTest, FullGeometry) {
-  const TestBank bank(10, 4096, 2048, [](int, int) { return TrellisKind{4, 1, 0}; }, random);
+  const TestBank bank(
+      10, 4096, 2048,
+      [](int, int) {
+        return TrellisKind{4, 1, 0};
+      },
+      random);
   const Rows rows = random_rows(20, 4096, 10, 8, 0.2, random);
   const auto window = run(bank, rows, true);
   EXPECT_LT(relative_error(bank, rows, window, 19), kTolerance);

@@ -1,6 +1,6 @@
 // Speed of the routed experts at the real geometry: 288 experts of 4096 × 2048, top-8 uniform.
 //
-//   bench_experts [K ...]      (default 4 3 2)
+//   bench_experts [K ...] [-r ROWS ...]      (default: 4 3 2, and 1 to 64 and 2,048 rows)
 //
 // Prints, for each K and number of rows, µs of a whole call (rotation, both GEMMs, activation, weighted sum), of the
 // GEMMs alone, T weights/s (weights of the distinct experts touched), and the share of two ceilings of the same run:
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -129,6 +130,8 @@ double decode_rate(Timer& timer, float* sink) {
   return 3.0 * sms * 256 * 32 * kSteps / us * 1e-6;
 }
 
+constexpr TrellisGemmLauncher kThinGemm[] = {thin_gemm_k2, thin_gemm_k3, thin_gemm_k4, thin_gemm_k5, thin_gemm_k6};
+
 struct Routing {
   std::unique_ptr<char, Free> memory;
   RouteTables tables;
@@ -139,8 +142,23 @@ struct Routing {
 
 int main(int argc, char** argv) {
   std::vector<int> rates;
-  for (int i = 1; i < argc; ++i) rates.push_back(std::atoi(argv[i]));
+  std::vector<int> row_counts;
+  bool is_rows = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "-r") == 0) {
+      is_rows = true;
+    } else {
+      (is_rows ? row_counts : rates).push_back(std::atoi(argv[i]));
+    }
+  }
   if (rates.empty()) rates = {4, 3, 2};
+  if (row_counts.empty()) row_counts = {1, 2, 4, 8, 16, 32, 64, 2048};
+  for (const int bits : rates) {
+    if (bits < 2 || bits > 6) {
+      std::puts("bench_experts: K must be 2..6");
+      return 2;
+    }
+  }
   if (cuda_device_count() == 0) {
     std::puts("no CUDA device");
     return 0;
@@ -209,7 +227,7 @@ int main(int argc, char** argv) {
     std::printf("K = %d: decode and mma from registers %.2f T weights/s (%.2f TB/s of words)\n", bits, from_registers,
                 from_registers * bits / 8);
     std::printf("  rows  experts   call us  gate|up   down   T w/s  GEMM T w/s  of registers  TB/s  of copy\n");
-    for (const int rows : {1, 2, 4, 8, 16, 32, 64, 2048}) {
+    for (const int rows : row_counts) {
       const bool window = rows <= kWindowRows;
       const int routings = window ? kRoutings : 2;
       std::mt19937 random(static_cast<unsigned>(rows));
@@ -240,10 +258,10 @@ int main(int argc, char** argv) {
       call.rows = rows;
       call.window = window;
       const double call_us = timer.graph_us([&](cudaStream_t s) {
-                               for (const Routing& r : routing) experts_forward(bank, r.tables, call, workspace.get(), s);
-                             }) / routings;
+        for (const Routing& r : routing) experts_forward(bank, r.tables, call, workspace.get(), s);
+      }) / routings;
       double gemm_us[2] = {};
-      const bool timed_gemm = window && bits == 4;
+      const bool timed_gemm = window;
       for (int stage = 0; stage < 2 && timed_gemm; ++stage) {
         TrellisGemm gemm{};
         gemm.records = bank.records;
@@ -256,19 +274,19 @@ int main(int argc, char** argv) {
         gemm.input_stride = places * kHidden;
         gemm.output_stride = places * kWidth;
         gemm_us[stage] = timer.graph_us([&](cudaStream_t s) {
-                           for (const Routing& r : routing) {
-                             gemm.segments = r.tables.thin;
-                             gemm.segment_count = r.tables.counts;
-                             gemm.segment_capacity = std::min(rows * kTopk, kExperts);
-                             thin_gemm_k4(gemm, kind, s);
-                           }
-                         }) / routings;
+          for (const Routing& r : routing) {
+            gemm.segments = r.tables.thin;
+            gemm.segment_count = r.tables.counts;
+            gemm.segment_capacity = std::min(rows * kTopk, kExperts);
+            kThinGemm[bits - 2](gemm, kind, s);
+          }
+        }) / routings;
       }
       const double rate = distinct * static_cast<double>(kExpertWeights) / call_us * 1e-6;
       const double gemm_rate =
           timed_gemm ? distinct * static_cast<double>(kExpertWeights) / (gemm_us[0] + gemm_us[1]) * 1e-6 : 0.0;
-      std::printf("  %4d  %7.1f  %8.1f  %7.1f  %5.1f  %6.2f  %10.2f  %11.0f%%  %.2f  %6.0f%%\n", rows, distinct, call_us,
-                  gemm_us[0], gemm_us[1], rate, gemm_rate, 100 * rate / from_registers, rate * bits / 8,
+      std::printf("  %4d  %7.1f  %8.1f  %7.1f  %5.1f  %6.2f  %10.2f  %11.0f%%  %.2f  %6.0f%%\n", rows, distinct,
+                  call_us, gemm_us[0], gemm_us[1], rate, gemm_rate, 100 * rate / from_registers, rate * bits / 8,
                   100 * rate * bits / 8 / copy_rate);
       if (!window) {
         std::printf("        %.0f TFLOP/s of the rows' own products\n",
@@ -289,13 +307,13 @@ int main(int argc, char** argv) {
     RouterOptions options;
     options.window = rows <= kWindowRows;
     const double logits_us = timer.graph_us([&](cudaStream_t s) {
-                               for (int i = 0; i < 10; ++i) {
-                                 router_logits(x.get(), weight.get(), rows, kHidden, kExperts, logits.get(), s);
-                               }
-                             }) / 10;
+      for (int i = 0; i < 10; ++i) {
+        router_logits(x.get(), weight.get(), rows, kHidden, kExperts, logits.get(), s);
+      }
+    }) / 10;
     const double route_us = timer.graph_us([&](cudaStream_t s) {
-                              for (int i = 0; i < 10; ++i) route(logits.get(), bias.get(), rows, options, tables, s);
-                            }) / 10;
+      for (int i = 0; i < 10; ++i) route(logits.get(), bias.get(), rows, options, tables, s);
+    }) / 10;
     std::printf("  %4d  %6.1f  %6.1f\n", rows, logits_us, route_us);
   }
   return 0;
