@@ -63,6 +63,7 @@ void CpuBackend::moe(const MoeWeights& weights, Tensor x, Tensor y) {
   float* routing = scratch("moe.routing", int64_t{rows} * chosen);  // [rows, chosen] w_e
   std::vector<std::vector<RoutedRow>> rows_of_expert(static_cast<size_t>(experts));
   std::vector<float> chosen_ids(trace_ == nullptr ? 0 : static_cast<size_t>(rows * chosen));
+  std::vector<float> margins(trace_ == nullptr ? 0 : static_cast<size_t>(rows));  // last chosen − best not chosen
   const float* bias = vector(weights.router_bias);
   std::vector<float> scores(static_cast<size_t>(experts));
   std::vector<int> order(static_cast<size_t>(experts));
@@ -70,10 +71,15 @@ void CpuBackend::moe(const MoeWeights& weights, Tensor x, Tensor y) {
     for (int e = 0; e < experts; ++e) scores[e] = 1.0F / (1.0F + std::exp(-logits[int64_t{r} * experts + e]));
     std::iota(order.begin(), order.end(), 0);
     std::partial_sort(order.begin(), order.begin() + chosen, order.end(), [&](int a, int b) {
-      const float score_a = scores[a] + bias[a];
-      const float score_b = scores[b] + bias[b];
+      const float score_a = nan_lowest(scores[a] + bias[a]);
+      const float score_b = nan_lowest(scores[b] + bias[b]);
       return score_a != score_b ? score_a > score_b : a < b;
     });
+    if (trace_ != nullptr) {
+      float rest = -INFINITY;
+      for (int i = chosen; i < experts; ++i) rest = std::max(rest, scores[order[i]] + bias[order[i]]);
+      margins[static_cast<size_t>(r)] = scores[order[chosen - 1]] + bias[order[chosen - 1]] - rest;
+    }
     float sum = 1e-20F;
     for (int slot = 0; slot < chosen; ++slot) sum += scores[order[slot]];
     if (!geometry_.norm_topk_prob) sum = 1.0F;
@@ -146,6 +152,7 @@ void CpuBackend::moe(const MoeWeights& weights, Tensor x, Tensor y) {
   trace(weights.layer, "router.out0", logits, experts);
   trace(weights.layer, "router.out1", routing, chosen);
   trace(weights.layer, "router.out2", chosen_ids.data(), chosen);
+  trace(weights.layer, "router.margin", margins.data(), 1);
   trace(weights.layer, "shared_experts.in", row_of(x, 0), hidden);
   trace(weights.layer, "shared_experts.out0", shared_rows, hidden);
 }
