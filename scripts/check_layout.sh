@@ -41,7 +41,8 @@ includes_only server server engine text
 
 report "src/engine knows no JSON and no socket" \
   "$(matches 'include *[<"](nlohmann|httplib|sys/socket|netinet|arpa|poll)' src/engine)"
-report "src/text starts no thread" "$(matches 'include *<(thread|mutex|future|condition_variable)>' src/text)"
+report "src/text starts no thread and reads no file" \
+  "$(matches 'include *(<(thread|mutex|future|condition_variable|fstream|cstdio|filesystem|fcntl\.h|unistd\.h)>|"glm53/core/read_file)' src/text)"
 report "only src/server/http_server.cpp includes httplib" \
   "$(matches 'include *[<"]httplib' src include tests kernels | grep -vE '^(src/server/http_server\.cpp|tests/)' || true)"
 report "only src/config/environment.cpp reads the environment" \

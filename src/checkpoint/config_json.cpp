@@ -9,11 +9,13 @@
 #include "checkpoint/json_file.h"
 #include "glm53/core/error.h"
 #include "glm53/core/limits.h"
+#include "glm53/core/printable.h"
+#include "glm53/core/read_file.h"
 
 namespace glm53 {
 namespace {
 
-constexpr size_t kMaxConfigBytes = 16'000'000;  // a list of modules not to convert can be long
+constexpr int64_t kMaxConfigBytes = 16'000'000;  // a list of modules not to convert can be long
 constexpr int kMaxConfigDepth = 32;
 
 // Above any model of this family, and low enough that width × width and heads × head width stay inside an int.
@@ -76,7 +78,7 @@ class GeometryReader {
     for (const ConfigReader* reader : {&top_, &text_}) {
       const std::string type = reader->string("model_type").value_or("glm5_next");
       if (type != "glm5_next" && type != "glm5_next_text") {
-        reader->fail("model_type", "is \"" + printable(type) + "\"; only \"glm5_next\" (GLM-5.3-Flash) is supported");
+        reader->fail("model_type", "is " + in_quotes(type) + "; only \"glm5_next\" (GLM-5.3-Flash) is supported");
       }
     }
   }
@@ -88,7 +90,7 @@ class GeometryReader {
   }
 
   [[noreturn]] void fail_entry(const char* key, size_t layer, const std::string& value) const {
-    text_.fail(key, "has the unknown entry \"" + printable(value) + "\" for layer " + std::to_string(layer));
+    text_.fail(key, "has the unknown entry " + in_quotes(value) + " for layer " + std::to_string(layer));
   }
 
   void read_attention_kinds() {
@@ -270,7 +272,7 @@ class GeometryReader {
     if (!config) return;
     const std::string type = config->string("model_type").value_or("glm5_next_vision");
     if (type != "glm5_next_vision" && type != "glm_ocr_vision") {
-      config->fail("model_type", "is \"" + printable(type) + "\"; only \"glm5_next_vision\" is supported");
+      config->fail("model_type", "is " + in_quotes(type) + "; only \"glm5_next_vision\" is supported");
     }
     VisionGeometry v;
     v.depth = config->int_or("depth", 24, 1, kMaxLayers);
@@ -301,7 +303,9 @@ class GeometryReader {
 
   void read_token_ids() {
     const ConfigReader& eos = text_.has("eos_token_id") ? text_ : top_;
-    read_eos(eos);
+    const std::optional<std::vector<int>> eos_ids = eos.token_ids("eos_token_id", g_.vocab);
+    if (!eos_ids) text_.fail("eos_token_id", "is missing: without it no reply would end");
+    g_.eos_ids = *eos_ids;
     const ConfigReader& pad = text_.has("pad_token_id") ? text_ : top_;
     g_.pad_id = pad.int_or("pad_token_id", -1, 0, g_.vocab - 1);
     g_.image_start_id = media_id("image_start_token_id", 154830);
@@ -310,18 +314,6 @@ class GeometryReader {
     g_.video_end_id = media_id("video_end_token_id", 154833);
     g_.image_token_id = media_id("image_token_id", 154854);
     g_.video_token_id = media_id("video_token_id", 154855);
-  }
-
-  void read_eos(const ConfigReader& reader) {
-    constexpr const char* kKey = "eos_token_id";
-    if (!reader.has(kKey)) text_.fail(kKey, "is missing: without it no reply would end");
-    if (reader.is_list(kKey)) {
-      const std::vector<int64_t> ids = reader.integers(kKey, 0, g_.vocab - 1).value();
-      g_.eos_ids.assign(ids.begin(), ids.end());
-      if (ids.empty()) reader.fail(kKey, "is an empty list: without an id no reply would end");
-    } else {
-      g_.eos_ids.push_back(reader.require_int(kKey, 0, g_.vocab - 1));
-    }
   }
 
   /// −1 where there is no vision tower, or where the real model's number lies outside a small vocabulary.
@@ -338,7 +330,7 @@ class GeometryReader {
     const std::optional<std::string> method = config->string("quant_method");
     if (!method) config->fail("quant_method", "is missing");
     if (*method != "exl3") {
-      config->fail("quant_method", "is \"" + printable(*method) + "\"; only \"exl3\" checkpoints can be served");
+      config->fail("quant_method", "is " + in_quotes(*method) + "; only \"exl3\" checkpoints can be served");
     }
     std::ostringstream summary;
     summary << "exl3";
@@ -352,7 +344,7 @@ class GeometryReader {
     } else if (*order == "colmajor" || order->ends_with("_colmajor")) {
       g_.exl3_order = Exl3TileOrder::kColumnMajor;
     } else {
-      config->fail("tile_order", "names the unknown order \"" + printable(*order) + "\"");
+      config->fail("tile_order", "names the unknown order " + in_quotes(*order));
     }
   }
 
@@ -372,7 +364,7 @@ Geometry geometry_from_json(std::string_view json, const std::string& file) {
 
 Geometry load_geometry(const std::string& directory) {
   const std::string path = (std::filesystem::path(directory) / "config.json").string();
-  return geometry_from_json(read_text_file(path, kMaxConfigBytes), path);
+  return geometry_from_json(read_file(path, kMaxConfigBytes), path);
 }
 
 }  // namespace glm53

@@ -1,10 +1,11 @@
 #include "checkpoint/config_reader.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
 
 namespace glm53 {
 namespace {
@@ -43,11 +44,6 @@ void ConfigReader::fail(std::string_view key, const std::string& what) const {
 }
 
 bool ConfigReader::has(std::string_view key) const { return find(key) != nullptr; }
-
-bool ConfigReader::is_list(std::string_view key) const {
-  const nlohmann::json* value = find(key);
-  return value != nullptr && value->is_array();
-}
 
 std::optional<ConfigReader> ConfigReader::object(std::string_view key) const {
   const nlohmann::json* value = find(key);
@@ -127,6 +123,19 @@ std::optional<std::vector<std::string>> ConfigReader::strings(std::string_view k
   return texts;
 }
 
+std::optional<std::vector<int>> ConfigReader::token_ids(std::string_view key, int vocab) const {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array()) return std::vector{require_int(key, 0, vocab - 1)};
+  const std::vector<int64_t> listed = integers(key, 0, vocab - 1).value();
+  std::vector<int> ids;
+  for (const int64_t id : listed) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(static_cast<int>(id));
+  }
+  if (ids.empty()) fail(key, "is an empty list");
+  return ids;
+}
+
 void ConfigReader::only(std::string_view key, bool value) const {
   if (boolean(key).value_or(value) != value) fail(key, std::string("must be ") + (value ? "true" : "false"));
 }
@@ -141,7 +150,7 @@ void ConfigReader::only(std::string_view key, int64_t value) const {
 void ConfigReader::only(std::string_view key, std::string_view value) const {
   const std::optional<std::string> actual = string(key);
   if (actual && *actual != value) {
-    fail(key, "is \"" + printable(*actual) + "\"; only \"" + std::string(value) + "\" is supported");
+    fail(key, "is " + in_quotes(*actual) + "; only \"" + std::string(value) + "\" is supported");
   }
 }
 

@@ -18,7 +18,6 @@ class ConfigReader {
   ConfigReader(const nlohmann::json& object, std::string file, std::string path);
 
   bool has(std::string_view key) const;
-  bool is_list(std::string_view key) const;
   std::optional<ConfigReader> object(std::string_view key) const;
 
   /// An integer in [low, high]. 1.0 and 1e3 are not integers.
@@ -36,6 +35,9 @@ class ConfigReader {
   /// Lists whose elements are all of one type, integers within [low, high].
   std::optional<std::vector<int64_t>> integers(std::string_view key, int64_t low, int64_t high) const;
   std::optional<std::vector<std::string>> strings(std::string_view key) const;
+
+  /// One token id below `vocab` or a list of them, which must not be empty; each once.
+  std::optional<std::vector<int>> token_ids(std::string_view key, int vocab) const;
 
   /// Throws unless the key is absent or has the one value that this program implements.
   void only(std::string_view key, bool value) const;

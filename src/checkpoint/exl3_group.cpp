@@ -4,9 +4,9 @@
 #include <array>
 #include <cstring>
 
-#include "checkpoint/json_file.h"
 #include "glm53/core/error.h"
 #include "glm53/core/float_convert.h"
+#include "glm53/core/printable.h"
 
 namespace glm53 {
 namespace {

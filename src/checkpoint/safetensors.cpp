@@ -8,42 +8,30 @@
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "checkpoint/json_file.h"
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
+#include "glm53/core/read_file.h"
 
 namespace glm53 {
 namespace {
 
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kMtpFileName = "mtp.safetensors";
-constexpr size_t kMaxIndexBytes = 100'000'000;  // the real checkpoint's 150,000 tensors take some 20 MB
+constexpr int64_t kMaxIndexBytes = 100'000'000;  // the real checkpoint's 150,000 tensors take some 20 MB
 constexpr int kMaxIndexDepth = 16;
 
 /// A whole file, mapped read-only. Pages are read when they are touched, so that opening a large shard is cheap.
 class MappedFile {
  public:
   explicit MappedFile(std::string path) : path_(std::move(path)) {
-    // O_NONBLOCK: a FIFO in the directory must not hang the start.
-    const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0) fail(errno);
-    struct stat status {};
-    const int stat_error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
-    void* mapping = MAP_FAILED;
-    int map_error = 0;
-    if (stat_error == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
-      size_ = static_cast<size_t>(status.st_size);
-      mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
-      map_error = mapping == MAP_FAILED ? errno : 0;
-    }
-    ::close(descriptor);  // the mapping outlives it
-    if (stat_error != 0 || map_error != 0) fail(stat_error != 0 ? stat_error : map_error);
-    if (!S_ISREG(status.st_mode)) throw Error(path_ + ": not a regular file");
-    if (mapping == MAP_FAILED) throw Error(path_ + ": is empty");
+    const RegularFile file(path_);  // the mapping outlives it
+    if (file.size() == 0) throw Error(path_ + ": is empty");
+    size_ = static_cast<size_t>(file.size());
+    void* mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+    if (mapping == MAP_FAILED) throw Error(path_ + ": " + std::generic_category().message(errno));
     data_ = static_cast<const std::byte*>(mapping);
   }
 
@@ -58,8 +46,6 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
  private:
-  [[noreturn]] void fail(int error) const { throw Error(path_ + ": " + std::generic_category().message(error)); }
-
   std::string path_;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
@@ -67,7 +53,7 @@ class MappedFile {
 
 /// Tensor name → file name, from the index of a sharded checkpoint.
 std::map<std::string, std::string> read_index(const std::string& path) {
-  const nlohmann::json index = parse_json_object(read_text_file(path, kMaxIndexBytes), path, kMaxIndexDepth);
+  const nlohmann::json index = parse_json_object(read_file(path, kMaxIndexBytes), path, kMaxIndexDepth);
   const auto weight_map = index.find("weight_map");
   if (weight_map == index.end()) throw Error(path + ": key \"weight_map\" is missing");
   if (!weight_map->is_object()) throw Error(path + ": key \"weight_map\" is not an object");
@@ -78,7 +64,7 @@ std::map<std::string, std::string> read_index(const std::string& path) {
     const auto& file = value.get_ref<const std::string&>();
     // The index may only name files beside it.
     if (file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos || !file.ends_with(".safetensors")) {
-      throw Error(where + ": \"" + printable(file) + "\" is not the name of a safetensors file in the same directory");
+      throw Error(where + ": " + in_quotes(file) + " is not the name of a safetensors file in the same directory");
     }
     file_of.emplace(name, file);
   }

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
 
 namespace glm53 {
 namespace {
@@ -49,7 +49,7 @@ class HeaderHandler {
     if (state_ == State::kMetadata) return true;
     if (state_ != State::kField || field_ != Field::kDtype) return unexpected("a string");
     const std::optional<DType> dtype = dtype_from_name(value);
-    if (!dtype) fail("dtype \"" + printable(value) + "\" is not supported");
+    if (!dtype) fail("dtype " + in_quotes(value) + " is not supported");
     entry().dtype = *dtype;
     state_ = State::kEntry;
     return true;
@@ -85,7 +85,7 @@ class HeaderHandler {
       } else if (name == "data_offsets") {
         field_ = Field::kOffsets;
       } else {
-        fail("unknown field \"" + printable(name) + "\"");
+        fail("unknown field " + in_quotes(name));
       }
       const unsigned bit = 1U << static_cast<unsigned>(field_);
       if ((fields_seen_ & bit) != 0) fail("field " + name + " occurs twice");

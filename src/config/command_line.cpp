@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "config/effective_settings.h"
-#include "config/message_text.h"
 #include "config/setting_table.h"
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
 
 namespace glm53::config {
 

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "config/message_text.h"
 #include "config/setting_table.h"
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
 
 namespace glm53::config {
 
@@ -60,7 +60,7 @@ EffectiveSettings default_settings() {
 
 void apply_file(const std::vector<YamlEntry>& entries, const std::string& file, EffectiveSettings& settings) {
   for (const YamlEntry& entry : entries) {
-    const std::string origin = fmt::format("{}:{}", printable(file), entry.line);
+    const std::string origin = fmt::format("{}:{}", printable(file, std::string::npos), entry.line);
     if (entry.key.empty()) {
       if (is_section(entry.section)) continue;
       if (find_setting("", entry.section) >= 0) {

@@ -5,8 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "config/message_text.h"
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
+#include "glm53/core/utf8.h"
 
 namespace glm53::config {
 
@@ -50,7 +51,8 @@ bool parse_flag(const SettingKey& key, const SettingValue& value) {
 
 void check_text(const SettingKey& key, const std::string& text) {
   if (!is_utf8(text)) throw Error(fmt::format("{}: the value is not UTF-8", key.name()));
-  if (has_control_character(text)) throw Error(fmt::format("{}: the value holds a control character", key.name()));
+  if (std::any_of(text.begin(), text.end(), is_control))
+    throw Error(fmt::format("{}: the value holds a control character", key.name()));
 }
 
 std::string parse_text(const SettingKey& key, const SettingValue& value) {

@@ -1,7 +1,5 @@
 #include "config/yaml_reader.h"
 
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -10,8 +8,10 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
-#include "config/message_text.h"
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
+#include "glm53/core/read_file.h"
+#include "glm53/core/utf8.h"
 
 namespace glm53::config {
 
@@ -163,7 +163,7 @@ class EntryCollector final : public YAML::EventHandler {
 }  // namespace
 
 std::vector<YamlEntry> read_yaml(std::string_view text, const std::string& file) {
-  const std::string name = printable(file);
+  const std::string name = printable(file, std::string::npos);
   if (text.size() > kMaxFileBytes) {
     throw Error(fmt::format("{}: a configuration file has at most {} KiB", name, kMaxFileBytes / 1024));
   }
@@ -184,16 +184,7 @@ std::vector<YamlEntry> read_yaml(std::string_view text, const std::string& file)
 }
 
 std::vector<YamlEntry> read_yaml_file(const std::string& path) {
-  const std::string name = printable(path);
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) throw Error(fmt::format("{}: is a directory", name));
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw Error(fmt::format("{}: cannot be opened", name));
-  std::string text(kMaxFileBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad()) throw Error(fmt::format("{}: cannot be read", name));
-  text.resize(static_cast<size_t>(stream.gcount()));
-  return read_yaml(text, path);
+  return read_yaml(read_file(path, kMaxFileBytes), path);
 }
 
 }  // namespace glm53::config

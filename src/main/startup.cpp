@@ -11,6 +11,7 @@
 #include "engine/page_pool.h"
 #include "glm53/core/error.h"
 #include "glm53/core/limits.h"
+#include "glm53/core/read_file.h"
 #include "model/tensor_table.h"
 
 namespace glm53 {
@@ -18,6 +19,7 @@ namespace glm53 {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
+constexpr int64_t kMaxTokenizerBytes = 256 << 20;  // the real one has 20 MB
 
 /// Added tokens that the chat format is written with (spec 40 §1.2, §2). Without one of them a prompt would be encoded
 /// as plain text and the model would answer nonsense.
@@ -75,7 +77,7 @@ ModelFiles open_model_files(const Settings& settings) {
                             settings.context, geometry.max_positions, directory));
   }
   const std::string tokenizer_file = (std::filesystem::path(directory) / "tokenizer.json").string();
-  text::Tokenizer tokenizer = text::Tokenizer::from_file(tokenizer_file);
+  text::Tokenizer tokenizer = text::Tokenizer::from_json(read_file(tokenizer_file, kMaxTokenizerBytes), tokenizer_file);
   for (const char* token : kRequiredTokens) tokenizer.require_added(token);
   if (tokenizer.id_count() > geometry.vocab) {
     throw Error(fmt::format("{}: token id {} is beyond the model's vocab_size {}", tokenizer_file,

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "checkpoint/json_file.h"
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
 
 namespace glm53 {
 namespace {

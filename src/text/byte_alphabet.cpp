@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "text/utf8.h"
+#include "glm53/core/utf8.h"
 
 namespace glm53::text {
 namespace {

@@ -4,6 +4,8 @@
 #include <optional>
 #include <set>
 
+#include "glm53/core/printable.h"
+
 namespace glm53::text {
 
 namespace {
@@ -29,21 +31,10 @@ constexpr std::string_view kToolsTail =
 // A reference of a few bytes prints a tool of any size, so a small request could ask for an endless prompt.
 constexpr size_t kMaxReferenceBytes = size_t{16} << 20;
 
+constexpr size_t kLongestWord = 64;  // of a client in a message
+
 std::string indexed(std::string_view list, size_t index) {
   return std::string(list) + '[' + std::to_string(index) + ']';
-}
-
-// A client's word for an error message: quoted, on one line, not long.
-std::string quoted(std::string_view word) {
-  constexpr size_t kLongest = 64;
-  if (word.size() > kLongest) {
-    size_t end = kLongest;
-    while (end > 0 && (static_cast<unsigned char>(word[end]) & 0xc0) == 0x80) {
-      --end;
-    }
-    return PromptJson::string(std::string(word.substr(0, end)) + "...").dump();
-  }
-  return PromptJson::string(std::string(word)).dump();
 }
 
 const std::string* find_string(const PromptJson& object, std::string_view key) {
@@ -99,7 +90,7 @@ Role role_of(const PromptJson& message, const std::string& path) {
       return value;
     }
   }
-  throw ChatPromptError(path + ".role", "unknown role " + quoted(role) + " in " + path);
+  throw ChatPromptError(path + ".role", "unknown role " + in_quotes(role, kLongestWord) + " in " + path);
 }
 
 void add_part(const PromptJson& part, const std::string& path, PromptText& out) {
@@ -120,7 +111,7 @@ void add_part(const PromptJson& part, const std::string& path, PromptText& out) 
   } else if (type == "audio" || type == "audio_url" || type == "input_audio") {
     throw ChatPromptError(path + ".type", "audio input is not supported");
   } else if (type != "refusal" && type != "thinking" && type != "reasoning") {
-    throw ChatPromptError(path + ".type", "unknown content part type " + quoted(type) + " in " + path);
+    throw ChatPromptError(path + ".type", "unknown content part type " + in_quotes(type, kLongestWord) + " in " + path);
   }
 }
 

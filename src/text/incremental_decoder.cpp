@@ -1,5 +1,5 @@
+#include "glm53/core/utf8.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace glm53::text {
 

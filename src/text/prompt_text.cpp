@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "text/utf8.h"
+#include "glm53/core/utf8.h"
 
 namespace glm53::text {
 

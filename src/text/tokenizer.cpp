@@ -2,21 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <unordered_map>
 
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
+#include "glm53/core/utf8.h"
 #include "text/bpe.h"
 #include "text/byte_alphabet.h"
 #include "text/pretokenizer.h"
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
 
 namespace glm53::text {
 namespace {
-
-constexpr std::streamoff kMaxFileBytes = 256 << 20;
 
 // Typed by a user these must not be counted as pictures (spec 40 §1.5).
 constexpr auto kMediaMarkers = std::to_array<std::string_view>(
@@ -27,7 +24,7 @@ using IdByText = std::unordered_map<std::string_view, int32_t>;
 int32_t require_token(const IdByText& ids, const std::string& piece, size_t merge) {
   const auto found = ids.find(piece);
   if (found == ids.end()) {
-    throw Error("model.merges[" + std::to_string(merge) + "]: " + quote(piece) + " is not in model.vocab");
+    throw Error("model.merges[" + std::to_string(merge) + "]: " + in_quotes(piece) + " is not in model.vocab");
   }
   return found->second;
 }
@@ -96,7 +93,7 @@ BpeMerger Tokenizer::Impl::load(const TokenizerJson& json) {
   IdByText vocab;
   vocab.reserve(json.vocab.size());
   for (const auto& [piece, id] : json.vocab) {
-    if (!vocab.emplace(piece, id).second) throw Error("model.vocab: " + quote(piece) + " appears twice");
+    if (!vocab.emplace(piece, id).second) throw Error("model.vocab: " + in_quotes(piece) + " appears twice");
   }
   std::array<int32_t, 256> byte_ids{};
   for (size_t byte = 0; byte < byte_ids.size(); ++byte) {
@@ -104,7 +101,7 @@ BpeMerger Tokenizer::Impl::load(const TokenizerJson& json) {
     const std::string letter = bytes_to_alphabet({&value, 1});
     const auto found = vocab.find(letter);
     if (found == vocab.end()) {
-      throw Error("model.vocab: no token for byte " + std::to_string(byte) + " (" + quote(letter) + ")");
+      throw Error("model.vocab: no token for byte " + std::to_string(byte) + " (" + in_quotes(letter) + ")");
     }
     byte_ids[byte] = found->second;
   }
@@ -113,8 +110,8 @@ BpeMerger Tokenizer::Impl::load(const TokenizerJson& json) {
   for (const AddedToken& added : json.added_tokens) {
     const auto in_vocab = vocab.find(added.text);
     if (in_vocab != vocab.end() && in_vocab->second != added.id) {
-      throw Error("added_tokens: " + quote(added.text) + " has id " + std::to_string(added.id) + ", in model.vocab " +
-                  std::to_string(in_vocab->second));
+      throw Error("added_tokens: " + in_quotes(added.text) + " has id " + std::to_string(added.id) +
+                  ", in model.vocab " + std::to_string(in_vocab->second));
     }
     add_token({added.id, added.text, true, added.special, false});
   }
@@ -128,7 +125,7 @@ BpeMerger Tokenizer::Impl::load(const TokenizerJson& json) {
   for (const Token& token : tokens) {
     if (token.added) {
       if (!added_ids.emplace(token.bytes, token.id).second) {
-        throw Error("added_tokens: " + quote(token.bytes) + " appears twice");
+        throw Error("added_tokens: " + in_quotes(token.bytes) + " appears twice");
       }
       const bool media = std::find(kMediaMarkers.begin(), kMediaMarkers.end(), token.bytes) != kMediaMarkers.end();
       markers_from[static_cast<uint8_t>(token.bytes[0])].push_back({token.bytes, token.id, media});
@@ -149,7 +146,7 @@ BpeMerger Tokenizer::Impl::load(const TokenizerJson& json) {
         {require_token(vocab, left, i), require_token(vocab, right, i), require_token(vocab, left + right, i)});
     // Otherwise ordinary text could turn into a control token.
     if (find(merges.back().result)->added) {
-      throw Error("model.merges[" + std::to_string(i) + "] makes the added token " + quote(left + right));
+      throw Error("model.merges[" + std::to_string(i) + "] makes the added token " + in_quotes(left + right));
     }
   }
   return BpeMerger(byte_ids, merges);
@@ -188,17 +185,6 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& file) {
   } catch (const Error& error) {
     throw Error(file + ": " + error.what());
   }
-}
-
-Tokenizer Tokenizer::from_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file ? std::streamoff{file.tellg()} : -1;
-  if (size < 0) throw Error(path + ": cannot be opened");
-  if (size > kMaxFileBytes) throw Error(path + ": larger than 256 MiB");
-  std::string json(static_cast<size_t>(size), '\0');
-  file.seekg(0);
-  if (!file.read(json.data(), size)) throw Error(path + ": cannot be read");
-  return from_json(json, path);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
@@ -277,7 +263,7 @@ std::optional<int32_t> Tokenizer::added_id(std::string_view text) const {
 
 int32_t Tokenizer::require_added(std::string_view text) const {
   const std::optional<int32_t> id = added_id(text);
-  if (!id) throw Error(impl_->file + ": added_tokens has no " + quote(text));
+  if (!id) throw Error(impl_->file + ": added_tokens has no " + in_quotes(text));
   return *id;
 }
 

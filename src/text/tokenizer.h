@@ -29,7 +29,6 @@ class Tokenizer {
   /// Parses the text of a tokenizer.json. `file` names it in messages. Throws Error naming the part that is missing,
   /// malformed or not implemented by this server.
   static Tokenizer from_json(std::string_view json, const std::string& file);
-  static Tokenizer from_file(const std::string& path);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
 
 namespace glm53::text {
 namespace {
@@ -15,9 +16,7 @@ constexpr size_t kMaxDepth = 16;
 
 // One line of ASCII, shortened when long.
 std::string shown(const json& value) {
-  constexpr size_t kShown = 80;
-  const std::string line = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  return line.size() > kShown ? line.substr(0, kShown) + "..." : line;
+  return printable(value.dump(-1, ' ', true, json::error_handler_t::replace), 80);
 }
 
 [[noreturn]] void not_implemented(const std::string& part, const json& value) {
@@ -41,7 +40,7 @@ class Reader : public nlohmann::json_sax<json> {
 
   bool number_unsigned(number_unsigned_t value) override {
     if (mode_ != Mode::kVocab) return scalar(value);
-    if (value >= kMaxTokenIds) refuse("model.vocab:", "the id of " + quote(key_) + " is over 2^24 - 1");
+    if (value >= kMaxTokenIds) refuse("model.vocab:", "the id of " + in_quotes(key_) + " is over 2^24 - 1");
     out_.vocab.emplace_back(std::move(key_), static_cast<int32_t>(value));
     return true;
   }
@@ -73,7 +72,7 @@ class Reader : public nlohmann::json_sax<json> {
   }
 
   bool key(string_t& name) override {
-    if (mode_ != Mode::kVocab && stack_.back()->contains(name)) refuse("key", quote(name) + " appears twice");
+    if (mode_ != Mode::kVocab && stack_.back()->contains(name)) refuse("key", in_quotes(name) + " appears twice");
     key_ = std::move(name);
     return true;
   }
@@ -127,7 +126,8 @@ class Reader : public nlohmann::json_sax<json> {
   }
 
   bool scalar(json value) {
-    if (mode_ == Mode::kVocab) refuse("model.vocab:", "the id of " + quote(key_) + " is not a non-negative integer");
+    if (mode_ == Mode::kVocab)
+      refuse("model.vocab:", "the id of " + in_quotes(key_) + " is not a non-negative integer");
     if (mode_ != Mode::kTree) bad_merge();
     add(std::move(value));
     return true;
@@ -284,8 +284,5 @@ TokenizerJson parse_tokenizer_json(std::string_view text) {
   read_added_tokens(member(root, "added_tokens"), out.added_tokens);
   return out;
 }
-
-// Cutting first keeps the work small; whatever that breaks is replaced.
-std::string quote(std::string_view text) { return shown(json(std::string(text.substr(0, 200)))); }
 
 }  // namespace glm53::text

@@ -31,7 +31,4 @@ inline constexpr int32_t kMaxTokenIds = 1 << 24;
 /// naming the part (not the file).
 TokenizerJson parse_tokenizer_json(std::string_view text);
 
-/// `text` as a JSON string on one line, shortened when long: for messages.
-std::string quote(std::string_view text);
-
 }  // namespace glm53::text

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "glm53/core/utf8.h"
 #include "text/reply_parser.h"
-#include "text/utf8.h"
 
 using namespace glm53::text;
 

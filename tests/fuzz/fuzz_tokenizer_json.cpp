@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "glm53/core/error.h"
+#include "glm53/core/utf8.h"
 #include "text/pretokenizer.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 using namespace glm53::text;
 

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include <unistd.h>
 
+#include "data_file.h"
 #include "glm53/core/error.h"
 
 namespace glm53::test {
@@ -37,11 +37,6 @@ class TempDirectory {
  private:
   std::filesystem::path path_;
 };
-
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
 
 struct TestTensor {
   std::string name;

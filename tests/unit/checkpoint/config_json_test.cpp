@@ -416,14 +416,14 @@ TEST(ConfigJson, MessagesGiveTheFullKeyAndTheValue) {
             "config.json: text_config.linear_attn_config.kda_layers omits layer 0, which contradicts layer_types "
             "(layers count from 0)");
   EXPECT_EQ(message([](json&, json& text) { text["scoring_func"] = "soft\nmax"; }),
-            "config.json: text_config.scoring_func is \"soft?max\"; only \"sigmoid\" is supported");
+            "config.json: text_config.scoring_func is \"soft\\x0amax\"; only \"sigmoid\" is supported");
 }
 
 TEST(ConfigJson, FileErrors) {
   test::TempDirectory directory;
-  EXPECT_THAT(error_of([&] { load_geometry(directory.path()); }), HasSubstr("config.json: no such file"));
+  EXPECT_THAT(error_of([&] { load_geometry(directory.path()); }), HasSubstr("config.json: No such file"));
   std::filesystem::create_directory(directory.path() + "/config.json");
-  EXPECT_THAT(error_of([&] { load_geometry(directory.path()); }), HasSubstr("config.json: not a regular file"));
+  EXPECT_THAT(error_of([&] { load_geometry(directory.path()); }), HasSubstr("config.json: is a directory"));
 }
 
 }  // namespace

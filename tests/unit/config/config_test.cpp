@@ -2,7 +2,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <set>
 
 #include <gmock/gmock.h>
@@ -11,9 +10,9 @@
 #include "config/command_line.h"
 #include "config/effective_settings.h"
 #include "config/environment.h"
-#include "config/message_text.h"
 #include "config/setting_table.h"
 #include "config/setting_value.h"
+#include "data_file.h"
 #include "glm53/core/error.h"
 
 namespace glm53::config {
@@ -45,11 +44,6 @@ std::string error_of(Body body) {
 CommandLine parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "glm53-serve");
   return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
-}
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
 std::string origin_of(const EffectiveSettings& settings, const std::string& section, const std::string& key) {
@@ -102,7 +96,7 @@ TEST(Yaml, MalformedCorpus) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(GLM53_TEST_DATA "/malformed/yaml")) {
     SCOPED_TRACE(entry.path().filename().string());
-    const std::string text = read_file(entry.path());
+    const std::string text = test::read_file(entry.path());
     const std::string mark = "# expect: ";
     ASSERT_TRUE(text.starts_with(mark));
     const std::string expected = text.substr(mark.size(), text.find('\n') - mark.size());
@@ -120,7 +114,7 @@ TEST(Yaml, MalformedCorpus) {
 }
 
 TEST(Yaml, UnreadableFiles) {
-  EXPECT_EQ(error_of([] { read_yaml_file("/no/such/file.yaml"); }), "/no/such/file.yaml: cannot be opened");
+  EXPECT_EQ(error_of([] { read_yaml_file("/no/such/file.yaml"); }), "/no/such/file.yaml: No such file or directory");
   EXPECT_THAT(error_of([] { read_yaml_file(GLM53_TEST_DATA); }), HasSubstr("is a directory"));
 }
 
@@ -305,21 +299,6 @@ TEST(TinyConfig, IsConsistent) {
   EXPECT_EQ(s.values.context, 8192);
   EXPECT_EQ(s.values.cluster.tp, 1);
   EXPECT_EQ(s.values.server.host, "127.0.0.1");
-}
-
-TEST(MessageText, Utf8) {
-  EXPECT_TRUE(is_utf8("aä€😀"));
-  for (const char* bad : {"\x80", "\xc3", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf5\x80\x80\x80",
-                          "\xf4\x90\x80\x80", "\xe2\x82", "\xe2\x28\xa1"}) {
-    EXPECT_FALSE(is_utf8(bad));
-  }
-}
-
-TEST(MessageText, OneLineAndShort) {
-  EXPECT_EQ(in_quotes("a\nb\x7f"), "\"a\\x0ab\\x7f\"");
-  EXPECT_EQ(in_quotes("\xff"), "\"\\xff\"");
-  const std::string longest = in_quotes(std::string(79, 'a') + "ää");
-  EXPECT_EQ(longest, "\"" + std::string(79, 'a') + "…\"");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/fake_model.h"
+#include "text/load_tokenizer.h"
 
 namespace glm53::engine {
 namespace {
@@ -21,8 +22,7 @@ constexpr int32_t kStopId = 260;  // " a"
 constexpr milliseconds kLong{20000};
 
 const text::Tokenizer& tokenizer() {
-  static const text::Tokenizer instance =
-      text::Tokenizer::from_file(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
+  static const text::Tokenizer instance = test::load_tokenizer(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
   return instance;
 }
 

@@ -13,6 +13,7 @@
 #include "comm/local_communicator.h"
 #include "engine/engine.h"
 #include "model/glm53_model.h"
+#include "text/load_tokenizer.h"
 
 namespace glm53::engine {
 namespace {
@@ -32,7 +33,7 @@ std::unique_ptr<ModelRunner> load_runner(int64_t context, int prefill_rows) {
 class TinyCheckpoint : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    tokenizer_ = std::make_unique<text::Tokenizer>(text::Tokenizer::from_file(std::string(kModel) + "/tokenizer.json"));
+    tokenizer_ = std::make_unique<text::Tokenizer>(test::load_tokenizer(std::string(kModel) + "/tokenizer.json"));
     std::ifstream file(GLM53_TEST_DATA "/golden/text.json");
     golden_ = std::make_unique<nlohmann::json>(nlohmann::json::parse(file));
   }

@@ -1,11 +1,10 @@
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 
 #include <gtest/gtest.h>
 
+#include "data_file.h"
 #include "server/api_error.h"
 #include "server/chat_request.h"
 #include "server/completions.h"
@@ -43,20 +42,15 @@ ApiError chat_error(const std::string& fields) {
   return ApiError(0, "accepted: " + fields);
 }
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 // Every file of the corpus is refused with 400 and the parameter that its index line names ("-": none).
 TEST(MalformedRequests, EachNamesItsParameter) {
   const std::filesystem::path folder = std::filesystem::path(GLM53_TEST_DATA) / "malformed/request_json";
-  std::istringstream index(read_file(folder / "index.txt"));
+  std::istringstream index(test::read_file(folder / "index.txt"));
   std::set<std::string> seen;
   std::string name, route, param;
   while (index >> name >> route >> param) {
     seen.insert(name);
-    const std::string body = read_file(folder / name);
+    const std::string body = test::read_file(folder / name);
     try {
       if (route == "chat") {
         const ChatRequest request = parse_chat_request(body, rules());

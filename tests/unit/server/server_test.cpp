@@ -8,6 +8,7 @@
 
 #include "fake_generator.h"
 #include "raw_client.h"
+#include "text/load_tokenizer.h"
 
 namespace glm53::server {
 namespace {
@@ -19,7 +20,7 @@ using testing::HasSubstr;
 using text::ReplyChannel;
 
 const text::Tokenizer& tokenizer() {
-  static const text::Tokenizer loaded = text::Tokenizer::from_file(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
+  static const text::Tokenizer loaded = test::load_tokenizer(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
   return loaded;
 }
 

@@ -1,21 +1,16 @@
 #include "text/chat_prompt.h"
 
-#include <fstream>
-#include <iterator>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data_file.h"
+
 namespace glm53::text {
 namespace {
 
 using testing::ElementsAre;
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::vector<PromptJson> list(std::string_view json) { return PromptJson::parse(json).items(); }
 
@@ -51,7 +46,7 @@ std::string with_head(const std::string& text) { return kMax + text; }
 std::string turns(const std::string& text) { return kMax + text + "<|assistant|><think>"; }
 
 TEST(ChatPrompt, EqualsGolden) {
-  const PromptJson golden = PromptJson::parse(read_file(GLM53_TEST_DATA "/golden/chat_template.json"));
+  const PromptJson golden = PromptJson::parse(test::read_file(GLM53_TEST_DATA "/golden/chat_template.json"));
   ASSERT_EQ(golden.items().size(), 55u);
   for (const PromptJson& entry : golden.items()) {
     ChatPromptInput input;
@@ -459,7 +454,7 @@ TEST(ChatPrompt, Refusals) {
   EXPECT_EQ(refusal("[{}]"), "messages[0].role: messages[0].role must be a string");
   EXPECT_EQ(refusal(R"([{"role":null}])"), "messages[0].role: messages[0].role must be a string");
   EXPECT_EQ(refusal(R"([{"role":"user"},{"role":"critic\n"}])"),
-            "messages[1].role: unknown role \"critic\\n\" in messages[1]");
+            "messages[1].role: unknown role \"critic\\x0a\" in messages[1]");
   for (const char* role : {"user", "system", "developer", "assistant"}) {
     for (const char* content : {"1", "true", "{}"}) {
       EXPECT_EQ(refusal(R"([{"role":")" + std::string(role) + R"(","content":)" + content + "}]"),
@@ -505,7 +500,7 @@ TEST(ChatPrompt, LongWordsAreClippedInMessages) {
     clipped += "é";
   }
   EXPECT_EQ(refusal(R"([{"role":"x)" + role + "\"}]"),
-            "messages[0].role: unknown role \"x" + clipped.substr(0, 62) + "...\" in messages[0]");
+            "messages[0].role: unknown role \"x" + clipped.substr(0, 62) + "…\" in messages[0]");
 }
 
 TEST(ChatPrompt, SegmentsTellTemplateFromContent) {

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "glm53/core/utf8.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace glm53::text {
 namespace {

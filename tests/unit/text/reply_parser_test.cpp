@@ -8,7 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "text/utf8.h"
+#include "glm53/core/utf8.h"
+#include "text/load_tokenizer.h"
 
 namespace glm53::text {
 namespace {
@@ -21,7 +22,7 @@ constexpr auto kContent = ReplyChannel::kContent;
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
 const Tokenizer& tokenizer() {
-  static const Tokenizer tiny = Tokenizer::from_file(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
+  static const Tokenizer tiny = test::load_tokenizer(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
   return tiny;
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "glm53/core/error.h"
+#include "text/load_tokenizer.h"
 #include "tokenizer_test_util.h"
 
 namespace glm53::text {
@@ -13,12 +14,12 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 const Tokenizer& tiny() {
-  static const Tokenizer tokenizer = Tokenizer::from_file(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
+  static const Tokenizer tokenizer = test::load_tokenizer(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
   return tokenizer;
 }
 
 TEST(TokenizerGolden, EncodesAndDecodesEveryText) {
-  const nlohmann::json golden = nlohmann::json::parse(read_file(GLM53_TEST_DATA "/golden/tokenizer.json"));
+  const nlohmann::json golden = nlohmann::json::parse(test::read_file(GLM53_TEST_DATA "/golden/tokenizer.json"));
   ASSERT_EQ(golden.size(), 174u);
   for (const nlohmann::json& entry : golden) {
     const auto text = entry["text"].get<std::string>();
@@ -32,7 +33,7 @@ TEST(TokenizerGolden, EncodesAndDecodesEveryText) {
 }
 
 TEST(TokenizerGolden, ManyThreadsShareOneTokenizer) {
-  const nlohmann::json golden = nlohmann::json::parse(read_file(GLM53_TEST_DATA "/golden/tokenizer.json"));
+  const nlohmann::json golden = nlohmann::json::parse(test::read_file(GLM53_TEST_DATA "/golden/tokenizer.json"));
   std::vector<int> right(4, 0);
   {
     std::vector<std::jthread> threads;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "glm53/core/error.h"
+#include "text/load_tokenizer.h"
 #include "tokenizer_test_util.h"
 
 namespace glm53::text {
@@ -85,7 +86,7 @@ const std::map<std::string, std::string> kRefused = {
     {"top_level_list", "the top level is not an object"},
     {"truncation", "truncation is {"},
     {"unk_token", "model.unk_token is \"<unk>\""},
-    {"vocab_byte_missing", "model.vocab: no token for byte 32 (\"\\u0120\")"},
+    {"vocab_byte_missing", "model.vocab: no token for byte 32 (\"Ġ\")"},
     {"vocab_id_float", "model.vocab: the id of \"hell\" is not a non-negative integer"},
     {"vocab_id_huge", "model.vocab: the id of \"hell\" is not a non-negative integer"},
     {"vocab_id_negative", "model.vocab: the id of \"hell\" is not a non-negative integer"},
@@ -108,23 +109,12 @@ TEST(TokenizerLoad, RefusesEveryMalformedFileInOneLine) {
   for (const auto& [name, message] : kRefused) {
     const std::string path = kFolder + name + ".json";
     try {
-      Tokenizer::from_file(path);
+      test::load_tokenizer(path);
       ADD_FAILURE() << "accepted " << path;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr(path + ": " + message));
       EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
       EXPECT_LT(std::string(error.what()).size(), path.size() + 250);
-    }
-  }
-}
-
-TEST(TokenizerLoad, NamesAFileThatCannotBeRead) {
-  for (const std::string path : {GLM53_TEST_DATA "/no_such_file.json", GLM53_TEST_DATA "/golden"}) {
-    try {
-      Tokenizer::from_file(path);
-      ADD_FAILURE() << "read " << path;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(path));
     }
   }
 }

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "glm53/core/error.h"
+#include "glm53/core/utf8.h"
 #include "text/pretokenizer.h"
-#include "text/utf8.h"
 #include "tokenizer_test_util.h"
 
 namespace glm53::text {

@@ -1,10 +1,8 @@
 #include "tokenizer_test_util.h"
 
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "text/utf8.h"
+#include "glm53/core/utf8.h"
 
 namespace glm53::text {
 
@@ -64,11 +62,6 @@ std::string byte_letter(int byte) {
     letter = 0x100 + 67;
   }
   return utf8_of({letter});
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 std::string utf8_of(const std::vector<char32_t>& code_points) {

@@ -43,8 +43,6 @@ struct SmallTokenizer {
 /// The letter of the byte alphabet for `byte` (spec 40 §1.4).
 std::string byte_letter(int byte);
 
-std::string read_file(const std::string& path);
-
 std::string utf8_of(const std::vector<char32_t>& code_points);
 
 }  // namespace glm53::text

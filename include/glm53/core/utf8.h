@@ -1,14 +1,18 @@
-// UTF-8 repair: bytes that model vocabularies or clients produce, made valid the way Unicode 14.0 §3.9 recommends.
+// UTF-8: checking it, and repairing bytes that model vocabularies, files or clients produce, the way Unicode 14.0 §3.9
+// recommends.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace glm53::text {
+namespace glm53 {
 
 /// U+FFFD in UTF-8.
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
+/// Well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms).
+bool is_utf8(std::string_view text);
 
 /// Appends `bytes` to `out`, each maximal invalid subpart as U+FFFD. An incomplete but so far valid character at the
 /// end is not appended: its length, 0 to 3 bytes, is returned.
@@ -23,4 +27,4 @@ char32_t take_code_point(std::string_view& text);
 /// Appends `code_point`, a Unicode scalar value, in UTF-8.
 void append_code_point(char32_t code_point, std::string& out);
 
-}  // namespace glm53::text
+}  // namespace glm53

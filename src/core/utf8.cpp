@@ -1,9 +1,9 @@
-#include "text/utf8.h"
+#include "glm53/core/utf8.h"
 
 #include <algorithm>
 #include <cstdint>
 
-namespace glm53::text {
+namespace glm53 {
 namespace {
 
 struct Sequence {
@@ -30,12 +30,26 @@ Sequence first_sequence(std::string_view bytes) {
   return {Sequence::Kind::kValid, length};
 }
 
+size_t ascii_length(std::string_view bytes) {
+  const auto end = std::find_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0x80) != 0; });
+  return static_cast<size_t>(end - bytes.begin());
+}
+
 }  // namespace
+
+bool is_utf8(std::string_view text) {
+  while (true) {
+    text.remove_prefix(ascii_length(text));
+    if (text.empty()) return true;
+    const Sequence sequence = first_sequence(text);
+    if (sequence.kind != Sequence::Kind::kValid) return false;
+    text.remove_prefix(sequence.length);
+  }
+}
 
 size_t append_utf8(std::string_view bytes, std::string& out) {
   while (!bytes.empty()) {
-    const auto ascii_end = std::find_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0x80) != 0; });
-    const auto ascii = static_cast<size_t>(ascii_end - bytes.begin());
+    const size_t ascii = ascii_length(bytes);
     out += bytes.substr(0, ascii);
     bytes.remove_prefix(ascii);
     if (bytes.empty()) break;
@@ -71,4 +85,4 @@ void append_code_point(char32_t code_point, std::string& out) {
     out += static_cast<char>(0x80 | (code_point >> shift & 0x3F));
 }
 
-}  // namespace glm53::text
+}  // namespace glm53
