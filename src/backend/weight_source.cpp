@@ -1,5 +1,11 @@
 #include "backend/weight_source.h"
 
+#include <cmath>
+#include <limits>
+
+#include "glm53/core/error.h"
+#include "glm53/core/printable.h"
+
 namespace glm53 {
 namespace {
 
@@ -14,6 +20,17 @@ void place_row(const LinearPart& part, int64_t row, const float* values, std::ve
   for (int64_t c = 0; c < columns; ++c) result[c * rows + row] = values[c];
 }
 
+/// No early exit: whole vectors are checked in about the time that it takes to read them.
+bool all_finite(std::span<const float> values) {
+  bool finite = true;
+  for (const float value : values) finite &= std::abs(value) <= std::numeric_limits<float>::max();
+  return finite;
+}
+
+void require_finite(std::span<const float> values, const HostTensor& tensor) {
+  if (!all_finite(values)) throw Error(tensor.file + ": tensor " + printable(tensor.name) + " holds a NaN or infinity");
+}
+
 }  // namespace
 
 std::vector<float> read_part(const LinearPart& part) {
@@ -26,6 +43,7 @@ std::vector<float> read_part(const LinearPart& part) {
                     row.data());
       place_row(part, r, row.data(), result);
     }
+    require_finite(result, *part.native);
     return result;
   }
   // EXL3 stores W as [in, out].
@@ -38,6 +56,7 @@ std::vector<float> read_part(const LinearPart& part) {
     for (int64_t c = 0; c < part.columns.size(); ++c) row[c] = column[c * matrix.out];
     place_row(part, r, row.data(), result);
   }
+  if (!all_finite(result)) throw Error("EXL3 tensor " + printable(matrix.name) + " holds a NaN or infinity");
   return result;
 }
 
@@ -49,6 +68,7 @@ std::vector<float> read_parts(std::span<const VectorPart> parts) {
     const size_t first = values.size();
     values.resize(first + static_cast<size_t>(part.range.size()));
     copy_as_float(*part.tensor, part.range.begin, part.range.size(), values.data() + first);
+    require_finite(std::span(values).subspan(first), *part.tensor);
   }
   return values;
 }

@@ -7,13 +7,14 @@
 
 namespace glm53 {
 
-/// The part as [part.out(), part.in()] fp32, row-major. EXL3 matrices are de-quantised as exl3_dequantise does.
+/// The part as [part.out(), part.in()] fp32, row-major. EXL3 matrices are de-quantised as exl3_dequantise does. Throws
+/// Error naming the tensor when a value is not finite: one of those would spread over everything that is computed.
 std::vector<float> read_part(const LinearPart& part);
 
 /// True when bf16 holds every value of the part exactly.
 bool is_exact_in_bf16(const LinearPart& part);
 
-/// All parts concatenated.
+/// All parts concatenated. Throws as read_part does.
 std::vector<float> read_parts(std::span<const VectorPart> parts);
 
 }  // namespace glm53

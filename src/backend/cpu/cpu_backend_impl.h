@@ -1,6 +1,7 @@
 // The class behind make_cpu_backend. Its operations are spread over cpu_*.cpp, one sub-block of the model a file.
 #pragma once
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -149,6 +150,9 @@ class CpuBackend final : public Backend {
   Batch batch_;
   bool in_forward_ = false;
 };
+
+/// For comparisons: NaN ranks with −inf, so that sorting stays defined whatever the activations hold.
+inline float nan_lowest(float value) { return std::isnan(value) ? -INFINITY : value; }
 
 /// Row r of an activation.
 inline float* row_of(Tensor tensor, int64_t r) { return static_cast<float*>(tensor.data) + r * tensor.width; }

@@ -177,7 +177,7 @@ void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor 
           const float dot = kernels_.dot(index_query + row * index_query_width + h * index_dim, key, index_dim);
           score += head_weights[h] * head_scale * std::max(dot * index_scale, 0.0F);
         }
-        scratch_row.scores[p] = score;
+        scratch_row.scores[p] = nan_lowest(score);
       }
       select_pools(scratch_row, pool_count, g.pools_per_query());
       for (int32_t pool : scratch_row.pools) {

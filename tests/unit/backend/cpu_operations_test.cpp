@@ -80,6 +80,23 @@ class CpuOperations : public testing::Test {
     return values;
   }
 
+  /// Six random experts and a shared one.
+  MoeWeights moe(std::vector<float> router, std::vector<float> bias) {
+    const int64_t hidden = geometry_.hidden;
+    MoeWeights weights;
+    weights.router = matrix(6, hidden, std::move(router));
+    weights.router_bias = vector(std::move(bias));
+    const StoredTensor gate("gate", {128, hidden}, random(128 * hidden, 0.1F));
+    const StoredTensor down("down", {hidden, 128}, random(128 * hidden, 0.1F));
+    const LinearPart gate_part{&gate.tensor, nullptr, {0, 128}, {0, hidden}, false};
+    const LinearPart down_part{&down.tensor, nullptr, {0, hidden}, {0, 128}, false};
+    weights.experts = backend_->load_experts("experts", std::vector<ExpertParts>(6, {gate_part, gate_part, down_part}));
+    weights.shared.width = 128;
+    weights.shared.gate_up = linear(256, hidden, random(256 * hidden, 0.1F));
+    weights.shared.down = linear(hidden, 128, random(128 * hidden, 0.1F));
+    return weights;
+  }
+
   /// Runs `body` inside a forward call of one prompt segment.
   template <typename Body>
   void forward(int rows, Body&& body) {
@@ -233,18 +250,7 @@ class RouterTrace final : public TraceSink {
 TEST_F(CpuOperations, router_ties_go_to_the_lower_expert_and_bias_only_selects) {
   const int64_t hidden = geometry_.hidden;
   const auto moe_with_bias = [&](std::vector<float> bias) {
-    MoeWeights weights;
-    weights.router = matrix(6, hidden, std::vector<float>(static_cast<size_t>(6 * hidden)));  // every score is 0.5
-    weights.router_bias = vector(std::move(bias));
-    const StoredTensor gate("gate", {128, hidden}, random(128 * hidden, 0.1F));
-    const StoredTensor down("down", {hidden, 128}, random(128 * hidden, 0.1F));
-    const LinearPart gate_part{&gate.tensor, nullptr, {0, 128}, {0, hidden}, false};
-    const LinearPart down_part{&down.tensor, nullptr, {0, hidden}, {0, 128}, false};
-    weights.experts = backend_->load_experts("experts", std::vector<ExpertParts>(6, {gate_part, gate_part, down_part}));
-    weights.shared.width = 128;
-    weights.shared.gate_up = linear(256, hidden, random(256 * hidden, 0.1F));
-    weights.shared.down = linear(hidden, 128, random(128 * hidden, 0.1F));
-    return weights;
+    return moe(std::vector<float>(static_cast<size_t>(6 * hidden)), std::move(bias));  // every score is 0.5
   };
   const Tensor in = filled(hidden, random(hidden, 1.0F));
   const Tensor out = backend_->create_activations("out", hidden, Precision::kFp32);
@@ -260,6 +266,33 @@ TEST_F(CpuOperations, router_ties_go_to_the_lower_expert_and_bias_only_selects) 
   run(moe_with_bias({0.0F, 0.0F, 0.0F, 0.25F, 0.0F, 0.5F}));
   EXPECT_EQ(trace.experts, (std::vector<float>{5, 3}));
   EXPECT_EQ(trace.weights, (std::vector<float>{1.25F, 1.25F}));  // unbiased scores
+}
+
+// Sums that overflow make NaN scores; experts with one rank last, and the other rows keep their bits.
+TEST_F(CpuOperations, router_ranks_nan_last) {
+  const int64_t hidden = geometry_.hidden;
+  std::vector<float> router = random(6 * hidden, 0.5F);
+  for (int e : {0, 2, 5})
+    router[static_cast<size_t>(e * hidden)] = 0.0F;  // 0 · inf: NaN for a row that begins with inf
+  for (int e : {1, 3, 4}) router[static_cast<size_t>(e * hidden)] = 1.0F;
+  const MoeWeights weights = moe(router, {0.0F, 0.1F, 0.0F, 0.3F, 0.2F, 0.0F});
+  std::vector<float> rows = random(2 * hidden, 1.0F);
+  const Tensor out = backend_->create_activations("out", hidden, Precision::kFp32);
+  const auto run = [&] {
+    RouterTrace trace;
+    backend_->set_trace(&trace);
+    backend_->reset_sequence(0);
+    const Tensor in = filled(hidden, rows);
+    forward(2, [&] { backend_->moe(weights, in, out); });
+    backend_->set_trace(nullptr);
+    return trace.experts;
+  };
+  const std::vector<float> sound = run();
+  const std::vector<float> second = read(out, 2);
+  rows[0] = INFINITY;
+  EXPECT_EQ(run(), (std::vector<float>{3, 4, sound[2], sound[3]}));
+  const std::vector<float> beside = read(out, 2);
+  EXPECT_TRUE(std::equal(second.begin() + hidden, second.end(), beside.begin() + hidden));
 }
 
 }  // namespace
