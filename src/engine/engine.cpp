@@ -15,6 +15,20 @@ bool contains_empty(const std::vector<std::string>& strings) {
   return std::any_of(strings.begin(), strings.end(), [](const std::string& text) { return text.empty(); });
 }
 
+const char* word(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stopped";
+    case FinishReason::kLength:
+      return "full";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
 GenerationResult ended_unserved(const GenerationRequest& request, FinishReason reason, std::string error = {}) {
   GenerationResult result;
   result.reason = reason;
@@ -109,7 +123,7 @@ std::shared_ptr<Generation> Engine::submit(GenerationRequest request) {
   {
     const std::lock_guard lock(mutex_);
     if (failed_) throw SubmitError(Kind::kEngineFailed, "the engine has failed");
-    if (draining_ || stop_) throw SubmitError(Kind::kStopping, "the server is stopping");
+    if (stop_) throw SubmitError(Kind::kStopping, "the server is stopping");
     finish_cancelled_waiters();
     // A job in the queue of an idle engine is as good as running.
     const auto occupied = static_cast<int64_t>(waiting_.size()) + (running_ ? 1 : 0);
@@ -122,21 +136,10 @@ std::shared_ptr<Generation> Engine::submit(GenerationRequest request) {
   return generation;
 }
 
-void Engine::drain(std::chrono::milliseconds patience) {
-  std::unique_lock lock(mutex_);
-  draining_ = true;
-  const auto idle = [this] { return waiting_.empty() && !running_; };
-  if (changed_.wait_for(lock, std::min<std::chrono::milliseconds>(patience, std::chrono::hours(24)), idle)) return;
-  for (const Job& job : waiting_) job.generation->cancel();
-  finish_cancelled_waiters();
-  if (running_) running_->cancel();
-  changed_.wait(lock, idle);
-}
-
 EngineStatus Engine::status() const {
   const std::lock_guard lock(mutex_);
   EngineStatus status;
-  status.ready = !failed_ && !draining_ && !stop_;
+  status.ready = !failed_ && !stop_;
   status.failed = failed_;
   status.running = running_ ? 1 : 0;
   status.waiting = static_cast<int>(waiting_.size());
@@ -167,6 +170,8 @@ void Engine::run() {
       result = ended_unserved(job->request, FinishReason::kFailed, error.what());
       failed = true;
     }
+    spdlog::debug("{}: {} after {} prompt and {} completion tokens", job->request.id, word(result.reason),
+                  result.prompt_tokens, result.completion_tokens);
     retire(std::move(*job), std::move(result), failed);
     if (failed) return;
   }
@@ -182,7 +187,6 @@ std::optional<Engine::Job> Engine::next_job() {
     }
     finish_cancelled_waiters();
     if (!waiting_.empty()) break;
-    changed_.notify_all();
     if (stop_) return std::nullopt;
   }
   Job job = std::move(waiting_.front());
@@ -204,7 +208,6 @@ void Engine::retire(Job job, GenerationResult result, bool failed) {
     waiting_.clear();
   }
   job.generation->finish(std::move(result));
-  changed_.notify_all();
 }
 
 // ---- engine thread: one stream
@@ -239,9 +242,7 @@ GenerationResult Engine::serve(const Job& job) {
 void Engine::after_step() {
   const std::lock_guard lock(mutex_);
   pages_used_ = pages_.used();
-  const std::size_t before = waiting_.size();
   finish_cancelled_waiters();
-  if (waiting_.size() != before) changed_.notify_all();
 }
 
 /// Up to the next multiple of prefill_rows: cuts lie on one grid from position 0 wherever a prompt is resumed

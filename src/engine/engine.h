@@ -58,10 +58,6 @@ class Engine {
   /// Queues a request; requests run in this order. Throws SubmitError.
   std::shared_ptr<Generation> submit(GenerationRequest request);
 
-  /// Refuses new requests from now on and waits up to `patience` for running and queued ones; the rest is cancelled.
-  /// Every Generation has its result when this returns.
-  void drain(std::chrono::milliseconds patience);
-
   EngineStatus status() const;
   const EngineLimits& limits() const { return limits_; }
 
@@ -96,11 +92,10 @@ class Engine {
   PagePool pages_;
 
   mutable std::mutex mutex_;         ///< guards what follows; taken before a Generation's own
-  std::condition_variable changed_;  ///< a job came or went, or stop_
+  std::condition_variable changed_;  ///< a job came, or stop_
   std::deque<Job> waiting_;
   std::shared_ptr<Generation> running_;
   int64_t pages_used_ = 0;
-  bool draining_ = false;
   bool stop_ = false;
   bool failed_ = false;
 

@@ -6,24 +6,18 @@
 
 namespace glm53::engine {
 
-PagePool::PagePool(int64_t pages) {
+PagePool::PagePool(int64_t pages) : size_(pages) {
   if (pages < 0 || pages > std::numeric_limits<int32_t>::max()) {
     throw std::invalid_argument("a page pool of " + std::to_string(pages) + " pages");
   }
-  references_.resize(static_cast<std::size_t>(pages));
-  free_.reserve(references_.size());  // release() then never allocates
+  free_.reserve(static_cast<std::size_t>(pages));  // give_back() then never allocates
   for (int64_t page = pages - 1; page >= 0; --page) free_.push_back(static_cast<int32_t>(page));
 }
 
 int32_t PagePool::take() {
   const int32_t page = free_.back();
   free_.pop_back();
-  references_[static_cast<std::size_t>(page)] = 1;
   return page;
-}
-
-void PagePool::release(int32_t page) noexcept {
-  if (--references_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);
 }
 
 PageList::PageList(PageList&& other) noexcept : pool_(other.pool_), ids_(std::exchange(other.ids_, {})) {}
@@ -48,16 +42,9 @@ void PageList::reserve_tokens(int64_t tokens) {
   for (int64_t i = 0; i < missing; ++i) ids_.push_back(pool_->take());
 }
 
-PageList PageList::share(int64_t pages) const {
-  PageList shared(*pool_);
-  shared.ids_.assign(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(pages));
-  for (const int32_t page : shared.ids_) pool_->retain(page);
-  return shared;
-}
-
 void PageList::clear() noexcept {
   // Last page first, so that the pool's stack hands them out again in order.
-  for (auto page = ids_.rbegin(); page != ids_.rend(); ++page) pool_->release(*page);
+  for (auto page = ids_.rbegin(); page != ids_.rend(); ++page) pool_->give_back(*page);
   ids_.clear();
 }
 

@@ -1,5 +1,5 @@
-// Who holds which physical 64-token cache page. The pages themselves live in the backend; this counts references.
-// Owned by the engine thread, no locks.
+// Who holds which physical 64-token cache page. The pages themselves live in the backend. Owned by the engine thread,
+// no locks.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,20 @@ class PagePool {
   /// Pages 0..pages-1, all free.
   explicit PagePool(int64_t pages);
 
-  int64_t size() const { return static_cast<int64_t>(references_.size()); }
+  int64_t size() const { return size_; }
   int64_t free() const { return static_cast<int64_t>(free_.size()); }
   int64_t used() const { return size() - free(); }
-  int references(int32_t page) const { return references_.at(static_cast<std::size_t>(page)); }
 
  private:
   friend class PageList;
   int32_t take();
-  void retain(int32_t page) { ++references_[static_cast<std::size_t>(page)]; }
-  void release(int32_t page) noexcept;
+  void give_back(int32_t page) noexcept { free_.push_back(page); }
 
-  std::vector<int> references_;  ///< [pages]
-  std::vector<int32_t> free_;    ///< stack; the page given back last is used next, while its lines are still cached
+  int64_t size_;
+  std::vector<int32_t> free_;  ///< stack; the page given back last is used next, while its lines are still cached
 };
 
-/// The page table of one sequence: entry i holds positions [64·i, 64·i + 64). Gives its references back when
+/// The page table of one sequence: entry i holds positions [64·i, 64·i + 64). Gives its pages back when
 /// destroyed; the pool outlives it.
 class PageList {
  public:
@@ -48,8 +46,6 @@ class PageList {
   /// Appends fresh pages until positions 0..tokens-1 have one. Throws PagesExhausted and then leaves the list as it
   /// was.
   void reserve_tokens(int64_t tokens);
-  /// The first `pages` entries again, each page with one more reference. Shared pages must not be written.
-  PageList share(int64_t pages) const;
   void clear() noexcept;
 
   std::span<const int32_t> ids() const { return ids_; }

@@ -95,6 +95,12 @@ class EngineTest : public ::testing::Test {
   void go(int calls = 1) { go_.release(calls); }
   /// Lets everything still held, and all that follows, pass.
   void go_forever() { go_.release(1 << 20); }
+  /// Until nothing runs or waits.
+  void wait_idle() const {
+    for (EngineStatus now = engine_->status(); now.running + now.waiting > 0; now = engine_->status()) {
+      std::this_thread::yield();
+    }
+  }
 
   FakeModel model_;
   std::counting_semaphore<(1 << 21)> entered_{0};
@@ -420,39 +426,6 @@ TEST_F(EngineTest, CancelReleasesHeldText) {
   EXPECT_EQ(read_all(*generation).content, "aa");
 }
 
-TEST_F(EngineTest, DrainLetsEverythingFinish) {
-  hold_forward();
-  Engine& engine = start();
-  auto running = engine.submit(request());
-  auto waiting = engine.submit(request());
-  wait_entered();
-  std::thread drainer([&] { engine.drain(milliseconds::max()); });
-  while (engine.status().ready) std::this_thread::yield();
-  EXPECT_EQ(refusal(engine, request()), Kind::kStopping);
-  go_forever();
-  drainer.join();
-  EXPECT_EQ(engine.status().running + engine.status().waiting, 0);
-  EXPECT_EQ(running->next(milliseconds(0)).value().deltas.empty(), false);
-  EXPECT_EQ(read_all(*running).result.reason, FinishReason::kLength);
-  EXPECT_EQ(read_all(*waiting).result.reason, FinishReason::kLength);
-}
-
-TEST_F(EngineTest, DrainCancelsWhatTakesTooLong) {
-  hold_forward();
-  Engine& engine = start();
-  auto running = engine.submit(request(3, 400));
-  auto waiting = engine.submit(request());
-  wait_entered();
-  std::thread drainer([&] { engine.drain(milliseconds(1)); });
-  EXPECT_EQ(read_all(*waiting).result.reason, FinishReason::kCancelled);  // needs no step of the other
-  while (!running->cancelled()) std::this_thread::yield();
-  go();
-  drainer.join();
-  const Reply reply = read_all(*running);
-  EXPECT_EQ(reply.result.reason, FinishReason::kCancelled);
-  EXPECT_EQ(reply.content, "a");
-}
-
 TEST_F(EngineTest, DestructionCancels) {
   hold_forward();
   auto running = start().submit(request(3, 400));
@@ -486,7 +459,6 @@ TEST_F(EngineTest, AFailedModelFailsEverything) {
   EXPECT_TRUE(engine.status().failed);
   EXPECT_FALSE(engine.status().ready);
   EXPECT_EQ(engine.status().pages_used, 0);
-  engine.drain(kLong);
 }
 
 TEST_F(EngineTest, ARowWithoutTokensFailsOnlyItsRequest) {
@@ -510,7 +482,7 @@ TEST_F(EngineTest, ASlowReaderGetsMergedDeltas) {
   GenerationRequest r = request(3, 50);
   r.reply.start = text::ReplyChannel::kReasoning;
   auto generation = engine.submit(r);
-  engine.drain(kLong);
+  wait_idle();
   std::optional<GenerationEvent> event = generation->next(milliseconds(0));
   ASSERT_TRUE(event);
   ASSERT_EQ(event->deltas.size(), 2U);
@@ -583,7 +555,7 @@ TEST_F(EngineTest, ManyClientsAtOnce) {
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(ended + refused, 240);
   EXPECT_GE(ended, 40);
-  engine.drain(kLong);
+  wait_idle();
   EXPECT_EQ(engine.status().pages_used, 0);
 }
 

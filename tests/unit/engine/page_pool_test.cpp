@@ -43,22 +43,7 @@ TEST(PagePool, ExhaustionLeavesTheListAsItWas) {
   EXPECT_EQ(distinct, (std::set<int32_t>{0, 1, 2}));
 }
 
-TEST(PagePool, SharedPagesLiveUntilTheLastHolderGoes) {
-  PagePool pool(3);
-  PageList whole(pool);
-  whole.reserve_tokens(3 * 64);
-  PageList prefix = whole.share(2);
-  const int32_t shared = prefix.ids()[0];
-  EXPECT_EQ(shared, whole.ids()[0]);
-  EXPECT_EQ(pool.references(shared), 2);
-  whole.clear();
-  EXPECT_EQ(pool.used(), 2);
-  EXPECT_EQ(pool.references(shared), 1);
-  prefix.clear();
-  EXPECT_EQ(pool.used(), 0);
-}
-
-TEST(PagePool, MovingHandsReferencesOver) {
+TEST(PagePool, MovingHandsPagesOver) {
   PagePool pool(4);
   PageList a(pool);
   a.reserve_tokens(100);
