@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests, or the named stages in this order:
 #   format   clang-format of our sources              layout   dependency rules (scripts/check_layout.sh)
-#   unit     release build, unit tests, fuzz corpora   asan     the same and the malformed-input tests under ASan + UBSan
+#   unit     release build, unit tests, fuzz corpora   asan     the same and both malformed corpora under ASan + UBSan
 #   aarch64  arm64 compile of all libraries            cuda     kernels, with nvcc >= 13.0; run where there is a GPU
 #   e2e      the real binary through curl
 # Usage: scripts/test.sh [stage…]
@@ -102,7 +102,7 @@ stage_asan() {
     -DGLM53_BENCH=OFF -DGLM53_CUDA=OFF && cmake --build build-asan --parallel "$jobs"
   one $? "asan: build" || return
   run_ctest build-asan
-  run_e2e build-asan/glm53-serve tests/e2e/malformed.sh
+  run_e2e build-asan/glm53-serve tests/e2e/malformed.sh tests/e2e/requests.sh
 }
 
 stage_aarch64() {

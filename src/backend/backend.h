@@ -135,7 +135,8 @@ class Backend {
   virtual void head(const HeadWeights& weights, Tensor streams, Tensor hidden, Tensor logits) = 0;
 
   // ---- after a forward call
-  /// Picks one id a row (spec 40 §10). Throws std::runtime_error when every logit of a row is −inf.
+  /// Picks one id a row (spec 40 §10). Throws SamplingError when every logit of a row is −inf or one
+  /// is NaN or +inf.
   virtual void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> ids) = 0;
 
   // ---- host access: tests, logprobs, collectives of the CPU

@@ -15,7 +15,8 @@ struct SlotPosition {
 };
 
 /// Throws std::logic_error: too many rows, segments that do not tile the call, a slot named twice, a segment that does
-/// not continue its sequence or follows an uncommitted window, missing or foreign pages, ids outside the vocabulary.
+/// not continue its sequence or follows an uncommitted window, missing or foreign pages, ids outside the vocabulary,
+/// logit rows that are not rows of the call in ascending order.
 void check_batch(const Batch& batch, const CachePlan& plan, int vocab,
                  const std::function<SlotPosition(int slot)>& slot_position);
 

@@ -74,7 +74,7 @@ std::vector<SettingKey> make_table() {
   add(integer("server", "body_timeout_s", field<&S::server, &ServerSettings::body_timeout_s>, 1, kDay,
               "silence allowed while a body arrives"));
   add(integer("server", "write_timeout_s", field<&S::server, &ServerSettings::write_timeout_s>, 1, kDay,
-              "time for one write to a client"));
+              "a request is cancelled when its client takes nothing of the reply for so long"));
   add(integer("server", "idle_timeout_s", field<&S::server, &ServerSettings::idle_timeout_s>, 1, kDay,
               "an idle connection is closed after this"));
 
@@ -85,6 +85,7 @@ std::vector<SettingKey> make_table() {
               "rendezvous port of rank 0"));
 
   add(choice("", "backend", top_field<&S::backend>, {"auto", "cpu", "cuda"}, "device that computes"));
+  add(integer("cuda", "device", field<&S::cuda, &CudaSettings::device>, 0, 63, "number of the CUDA device"));
   add(choice("cpu", "mode", field<&S::cpu, &CpuSettings::mode>, {"fp32", "bf16"}, "arithmetic of the CPU backend"));
   add(integer("cpu", "threads", field<&S::cpu, &CpuSettings::threads>, 0, 1024, "CPU threads; 0 = all cores"));
 

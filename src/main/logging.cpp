@@ -9,25 +9,11 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "glm53/core/printable.h"
+
 namespace glm53 {
 
 namespace {
-
-void append_json_string(std::string_view text, spdlog::memory_buf_t& out) {
-  out.push_back('"');
-  for (char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out.push_back('\\');
-      out.push_back(c);
-    } else if (byte < 0x20) {
-      fmt::format_to(std::back_inserter(out), "\\u{:04x}", byte);
-    } else {
-      out.push_back(c);
-    }
-  }
-  out.push_back('"');
-}
 
 /// spdlog's patterns do not escape the message, so JSON needs a formatter of its own.
 class JsonFormatter final : public spdlog::formatter {
@@ -40,10 +26,9 @@ class JsonFormatter final : public spdlog::formatter {
     const std::tm utc = fmt::gmtime(std::chrono::system_clock::to_time_t(message.time));
     const spdlog::string_view_t level = spdlog::level::to_string_view(message.level);
     fmt::format_to(std::back_inserter(out),
-                   R"({{"time":"{:%Y-%m-%dT%H:%M:%S}.{:03}Z","level":"{}","rank":{},"message":)", utc, millis,
-                   std::string_view(level.data(), level.size()), rank_);
-    append_json_string({message.payload.data(), message.payload.size()}, out);
-    out.push_back('}');
+                   R"({{"time":"{:%Y-%m-%dT%H:%M:%S}.{:03}Z","level":"{}","rank":{},"message":{}}})", utc, millis,
+                   std::string_view(level.data(), level.size()), rank_,
+                   json_string({message.payload.data(), message.payload.size()}));
     out.push_back('\n');
   }
 

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "backend/cpu/cpu_backend.h"
 #include "comm/local_communicator.h"
 #include "config/command_line.h"
 #include "config/effective_settings.h"
@@ -16,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/model_runner.h"
 #include "glm53/core/error.h"
+#include "main/choose_backend.h"
 #include "main/logging.h"
 #include "main/shutdown_signals.h"
 #include "main/startup.h"
@@ -86,8 +86,8 @@ int run(int argc, char** argv) {
     spdlog::warn("the vision tower of this checkpoint cannot be used: {}", inventory.vision_problem());
   }
 
-  std::unique_ptr<Backend> backend = make_cpu_backend(geometry, {settings.cpu.threads, settings.cluster.tp});
-  const int64_t available = available_memory();
+  std::unique_ptr<Backend> backend = make_backend(settings, geometry);
+  const int64_t available = available_backend_memory(settings);
   require_fit(settings, *backend, least_weight_bytes(geometry), available);
   ModelWeights weights = load_weights(inventory, geometry, {settings.cluster.rank, settings.cluster.tp}, *backend,
                                       LoadProgress(geometry.layers));
@@ -110,15 +110,22 @@ int run(int argc, char** argv) {
   return serve(settings, files, std::move(model), signals, process_start);
 }
 
+int report(const Error& error) {
+  fmt::print(stderr, "glm53-serve: error: {}\n", error.what());
+  return error.exit_code();
+}
+
 }  // namespace
 }  // namespace glm53
 
 int main(int argc, char** argv) {
   try {
     return glm53::run(argc, argv);
+  } catch (const glm53::TensorProblems& e) {
+    for (const std::string& problem : e.problems()) spdlog::error("{}", problem);
+    return glm53::report(e);
   } catch (const glm53::Error& e) {
-    fmt::print(stderr, "glm53-serve: error: {}\n", e.what());
-    return e.exit_code();
+    return glm53::report(e);
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "glm53-serve: error: out of memory\n");
     return glm53::kExitDoesNotFit;

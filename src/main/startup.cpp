@@ -54,11 +54,8 @@ int64_t largest_context(const Settings& settings, const Backend& backend, int64_
 }  // namespace
 
 void check_supported(const Settings& s) {
-  if (s.backend == "cuda") refuse("backend", s.backend, "cpu, auto");
   if (s.cluster.tp != 1) refuse("cluster.tp", std::to_string(s.cluster.tp), "1");
-  if (s.cpu.mode != "fp32") refuse("cpu.mode", s.cpu.mode, "fp32");
   if (s.dense.format != "bf16") refuse("dense.format", s.dense.format, "bf16");
-  if (s.kv.dtype != "bf16") refuse("kv.dtype", s.kv.dtype, "bf16");
   if (s.draft.kind != "none") refuse("draft.kind", s.draft.kind, "none");
   if (s.stream.smooth) refuse("stream.smooth", "true", "false");
   if (s.defaults.reasoning_budget != 0) {

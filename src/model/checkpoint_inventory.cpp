@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
+#include <utility>
 
-#include "glm53/core/error.h"
 #include "glm53/core/printable.h"
 
 namespace glm53 {
@@ -29,13 +30,27 @@ int64_t pad_to_hadamard_block(int64_t extent) {
 
 bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
 
-std::string join(const std::vector<std::string>& lines) {
+/// One line of bounded length.
+std::string summary(const std::vector<std::string>& problems) {
+  constexpr size_t kListed = 20;
   std::string text;
-  for (const std::string& line : lines) text += (text.empty() ? "" : "; ") + line;
+  for (size_t i = 0; i < std::min(problems.size(), kListed); ++i) text += (i == 0 ? "" : "; ") + problems[i];
+  if (problems.size() > kListed) text += "; and " + std::to_string(problems.size() - kListed) + " more";
   return text;
 }
 
+/// Several table rows may find the same fault in one fused tensor.
+void remove_repeated(std::vector<std::string>& problems) {
+  std::set<std::string> seen;
+  std::erase_if(problems, [&seen](const std::string& problem) { return !seen.insert(problem).second; });
+}
+
 }  // namespace
+
+TensorProblems::TensorProblems(const std::string& directory, std::vector<std::string> problems)
+    : Error(directory + ": " + std::to_string(problems.size()) + (problems.size() == 1 ? " problem" : " problems") +
+            " with the tensors: " + summary(problems)),
+      problems_(std::move(problems)) {}
 
 CheckpointInventory::CheckpointInventory(const Checkpoint& checkpoint, const Geometry& geometry)
     : table_(tensor_table(geometry)) {
@@ -67,16 +82,14 @@ CheckpointInventory::CheckpointInventory(const Checkpoint& checkpoint, const Geo
   if (vision_is_quantised) {
     vision_problem_ = "quantised vision tower is not supported";
   } else if (!missing[vision].empty()) {
-    vision_problem_ = present[vision] == 0 ? "the checkpoint holds no vision tower" : join(missing[vision]);
+    vision_problem_ = present[vision] == 0 ? "the checkpoint holds no vision tower" : summary(missing[vision]);
   } else if (!geometry.vision) {
     vision_problem_ = "config.json has no vision_config";
   }
   report_unexpected(checkpoint);
 
-  if (!problems_.empty()) {
-    throw Error(checkpoint.directory() + ": " + std::to_string(problems_.size()) +
-                (problems_.size() == 1 ? " problem" : " problems") + " with the tensors: " + join(problems_));
-  }
+  remove_repeated(problems_);
+  if (!problems_.empty()) throw TensorProblems(checkpoint.directory(), std::move(problems_));
 }
 
 CheckpointInventory::Source CheckpointInventory::find_source(const Checkpoint& checkpoint, const TensorSpec& spec) {

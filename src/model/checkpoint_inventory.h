@@ -9,15 +9,26 @@
 #include "backend/weights.h"
 #include "checkpoint/exl3_group.h"
 #include "checkpoint/safetensors.h"
+#include "glm53/core/error.h"
 #include "glm53/core/geometry.h"
 #include "model/tensor_table.h"
 
 namespace glm53 {
 
+/// What is wrong with the tensors of a checkpoint. The message is one line that names the first problems.
+class TensorProblems : public Error {
+ public:
+  TensorProblems(const std::string& directory, std::vector<std::string> problems);
+  const std::vector<std::string>& problems() const { return problems_; }  ///< all, each one line
+
+ private:
+  std::vector<std::string> problems_;
+};
+
 class CheckpointInventory {
  public:
-  /// Reads names, shapes and dtypes only. Throws one Error that lists every missing, mis-shaped, mistyped, ambiguous
-  /// and unexpected tensor. `checkpoint` outlives the inventory.
+  /// Reads names, shapes and dtypes only. Throws TensorProblems with every missing, mis-shaped, mistyped, ambiguous and
+  /// unexpected tensor. `checkpoint` outlives the inventory.
   CheckpointInventory(const Checkpoint& checkpoint, const Geometry& geometry);
 
   /// The whole [out, in] matrix of a table row of linear form (without the padding of an EXL3 group).
@@ -27,6 +38,7 @@ class CheckpointInventory {
 
   const TensorSpec& spec(std::string_view table_name) const { return *source(table_name).spec; }
 
+  /// Whether the checkpoint has the MTP layer (always whole): what drafting with it needs.
   bool has_mtp() const { return has_mtp_; }
   /// Why the vision tower cannot be used; empty when it is complete and native.
   const std::string& vision_problem() const { return vision_problem_; }

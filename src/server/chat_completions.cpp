@@ -1,31 +1,26 @@
 #include "server/chat_completions.h"
 
 #include <chrono>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "server/api_error.h"
 #include "server/chat_request.h"
-#include "server/running_reply.h"
+#include "server/completion_reply.h"
 
 namespace glm53::server {
 namespace {
 
 using nlohmann::ordered_json;
 
-/// What every chunk and the whole reply repeat.
-struct ReplyHead {
-  std::string id;
-  std::string model;
-  std::time_t created;
+constexpr const char* kWhole = "chat.completion";
+constexpr const char* kChunk = "chat.completion.chunk";
+
+struct ChatReply {
+  ReplyHead head;
   std::string reasoning_field;  ///< api.reasoning_field
   bool include_reasoning;
-  bool include_usage;
 
-  ordered_json object(const char* kind) const {
-    return {{"id", id}, {"object", kind}, {"created", created}, {"model", model}};
-  }
   void put_reasoning(ordered_json& message, const std::string& text) const {
     if (reasoning_field != "reasoning_content") message["reasoning"] = text;
     if (reasoning_field != "reasoning") message["reasoning_content"] = text;
@@ -64,7 +59,7 @@ engine::GenerationRequest prepare(const ChatRequest& request, const std::string&
   return generation;
 }
 
-HttpResponse whole_reply(RunningReply& reply, const ReplyHead& head, const HttpRequest& http) {
+ordered_json whole_reply(RunningReply& reply, const ChatReply& chat, const HttpRequest& http) {
   std::string content;
   std::string reasoning;
   const engine::GenerationResult result = reply.collect(http.client_gone, [&](const text::ReplyDelta& delta) {
@@ -74,8 +69,8 @@ HttpResponse whole_reply(RunningReply& reply, const ReplyHead& head, const HttpR
   ordered_json message = {{"role", "assistant"}};
   message["content"] = content.empty() && !reasoning.empty() ? ordered_json() : ordered_json(content);
   message["refusal"] = nullptr;
-  if (head.include_reasoning && !reasoning.empty()) head.put_reasoning(message, reasoning);
-  ordered_json body = head.object("chat.completion");
+  if (chat.include_reasoning && !reasoning.empty()) chat.put_reasoning(message, reasoning);
+  ordered_json body = chat.head.object(kWhole);
   body["choices"] = ordered_json::array({{{"index", 0},
                                           {"message", std::move(message)},
                                           {"logprobs", nullptr},
@@ -83,21 +78,16 @@ HttpResponse whole_reply(RunningReply& reply, const ReplyHead& head, const HttpR
                                           {"stop_reason", reply.stop_reason(result)}}});
   body["system_fingerprint"] = nullptr;
   body["usage"] = RunningReply::usage(result);
-  HttpResponse response;
-  response.body = dump(body);
-  return response;
+  return body;
 }
 
 /// Chunks in the order of spec 40 §6.3: role, reasoning and content deltas, finish, usage, [DONE].
-void stream_reply(RunningReply& reply, const ReplyHead& head, std::chrono::seconds keepalive, SseWriter& out) {
+void stream_reply(RunningReply& reply, const ChatReply& chat, std::chrono::seconds keepalive, SseWriter& out) {
   const auto chunk = [&](ordered_json delta, ordered_json finish_reason) {
-    ordered_json body = head.object("chat.completion.chunk");
-    body["choices"] = ordered_json::array({{{"index", 0},
-                                            {"delta", std::move(delta)},
-                                            {"logprobs", nullptr},
-                                            {"finish_reason", std::move(finish_reason)}}});
-    if (head.include_usage) body["usage"] = nullptr;
-    return body;
+    return chat.head.chunk(kChunk, {{"index", 0},
+                                    {"delta", std::move(delta)},
+                                    {"logprobs", nullptr},
+                                    {"finish_reason", std::move(finish_reason)}});
   };
 
   out.event(dump(chunk({{"role", "assistant"}, {"content", ""}}, nullptr)));
@@ -105,8 +95,8 @@ void stream_reply(RunningReply& reply, const ReplyHead& head, std::chrono::secon
     ordered_json piece = ordered_json::object();
     if (delta.channel == text::ReplyChannel::kContent) {
       piece["content"] = delta.text;
-    } else if (head.include_reasoning) {
-      head.put_reasoning(piece, delta.text);
+    } else if (chat.include_reasoning) {
+      chat.put_reasoning(piece, delta.text);
     } else {
       return;
     }
@@ -115,30 +105,21 @@ void stream_reply(RunningReply& reply, const ReplyHead& head, std::chrono::secon
   ordered_json last = chunk(ordered_json::object(), RunningReply::finish_reason(result));
   last["choices"][0]["stop_reason"] = reply.stop_reason(result);
   out.event(dump(last));
-  if (head.include_usage) {
-    ordered_json usage = head.object("chat.completion.chunk");
-    usage["choices"] = ordered_json::array();
-    usage["usage"] = RunningReply::usage(result);
-    out.event(dump(usage));
-  }
-  out.done();
+  chat.head.end_stream(kChunk, result, out);
 }
 
 }  // namespace
 
 HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
   const ChatRequest request = parse_chat_request(http.body, api.rules);
-  const Settings& settings = api.rules.settings;
-  const ReplyHead head{"chatcmpl-" + random_id(),    settings.model.served_name, std::time(nullptr),
-                       settings.api.reasoning_field, request.include_reasoning,  request.common.include_usage};
-  auto reply = std::make_shared<RunningReply>(prepare(request, head.id, api), api);
-  const std::chrono::seconds keepalive(settings.api.sse_keepalive_s);
-  HttpResponse response =
-      request.common.stream
-          ? sse_response([reply, head, keepalive](SseWriter& out) { stream_reply(*reply, head, keepalive, out); })
-          : whole_reply(*reply, head, http);
-  response.headers.push_back({kRequestId, head.id});
-  return response;
+  const ApiSettings& settings = api.rules.settings.api;
+  const ChatReply chat{
+      {"chatcmpl-", api, request.common.include_usage}, settings.reasoning_field, request.include_reasoning};
+  const std::chrono::seconds keepalive(settings.sse_keepalive_s);
+  const ReplyShapes shapes{
+      [&](RunningReply& reply) { return whole_reply(reply, chat, http); },
+      [chat, keepalive](RunningReply& reply, SseWriter& out) { stream_reply(reply, chat, keepalive, out); }};
+  return answer(prepare(request, chat.head.id, api), api, request.common.stream, shapes);
 }
 
 }  // namespace glm53::server

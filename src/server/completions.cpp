@@ -1,13 +1,12 @@
 #include "server/completions.h"
 
 #include <chrono>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "server/api_error.h"
+#include "server/completion_reply.h"
 #include "server/json_get.h"
-#include "server/running_reply.h"
 
 namespace glm53::server {
 namespace {
@@ -16,6 +15,7 @@ using nlohmann::ordered_json;
 using text::PromptJson;
 
 constexpr int64_t kDefaultMaxTokens = 16;
+constexpr const char* kKind = "text_completion";
 
 constexpr UnsupportedField kUnsupported[] = {{"logprobs", Neutral::kNothing}, {"prompt_embeds", Neutral::kNothing}};
 
@@ -57,17 +57,6 @@ ordered_json choice(const std::string& text, ordered_json finish_reason, ordered
           {"stop_reason", std::move(stop_reason)}};
 }
 
-struct ReplyHead {
-  std::string id;
-  std::string model;
-  std::time_t created;
-  bool include_usage;
-
-  ordered_json object() const {
-    return {{"id", id}, {"object", "text_completion"}, {"created", created}, {"model", model}};
-  }
-};
-
 engine::GenerationRequest prepare(const CompletionRequest& request, const std::string& id, const ApiContext& api) {
   std::vector<int32_t> prompt;
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
@@ -82,35 +71,22 @@ engine::GenerationRequest prepare(const CompletionRequest& request, const std::s
   return generation;
 }
 
-HttpResponse whole_reply(RunningReply& reply, const ReplyHead& head, const HttpRequest& http) {
+ordered_json whole_reply(RunningReply& reply, const ReplyHead& head, const HttpRequest& http) {
   std::string text;
   const engine::GenerationResult result =
       reply.collect(http.client_gone, [&](const text::ReplyDelta& delta) { text += delta.text; });
-  ordered_json body = head.object();
+  ordered_json body = head.object(kKind);
   body["choices"] = ordered_json::array({choice(text, RunningReply::finish_reason(result), reply.stop_reason(result))});
   body["usage"] = RunningReply::usage(result);
-  HttpResponse response;
-  response.body = dump(body);
-  return response;
+  return body;
 }
 
 void stream_reply(RunningReply& reply, const ReplyHead& head, std::chrono::seconds keepalive, SseWriter& out) {
-  const auto send = [&](ordered_json item) {
-    ordered_json body = head.object();
-    body["choices"] = ordered_json::array({std::move(item)});
-    if (head.include_usage) body["usage"] = nullptr;
-    out.event(dump(body));
-  };
+  const auto send = [&](ordered_json item) { out.event(dump(head.chunk(kKind, std::move(item)))); };
   const engine::GenerationResult result =
       reply.stream(out, keepalive, [&](const text::ReplyDelta& delta) { send(choice(delta.text, nullptr, nullptr)); });
   send(choice("", RunningReply::finish_reason(result), reply.stop_reason(result)));
-  if (head.include_usage) {
-    ordered_json usage = head.object();
-    usage["choices"] = ordered_json::array();
-    usage["usage"] = RunningReply::usage(result);
-    out.event(dump(usage));
-  }
-  out.done();
+  head.end_stream(kKind, result, out);
 }
 
 }  // namespace
@@ -129,17 +105,12 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestR
 
 HttpResponse completions(const HttpRequest& http, const ApiContext& api) {
   const CompletionRequest request = parse_completion_request(http.body, api.rules);
-  const Settings& settings = api.rules.settings;
-  const ReplyHead head{"cmpl-" + random_id(), settings.model.served_name, std::time(nullptr),
-                       request.common.include_usage};
-  auto reply = std::make_shared<RunningReply>(prepare(request, head.id, api), api);
-  const std::chrono::seconds keepalive(settings.api.sse_keepalive_s);
-  HttpResponse response =
-      request.common.stream
-          ? sse_response([reply, head, keepalive](SseWriter& out) { stream_reply(*reply, head, keepalive, out); })
-          : whole_reply(*reply, head, http);
-  response.headers.push_back({kRequestId, head.id});
-  return response;
+  const ReplyHead head("cmpl-", api, request.common.include_usage);
+  const std::chrono::seconds keepalive(api.rules.settings.api.sse_keepalive_s);
+  const ReplyShapes shapes{
+      [&](RunningReply& reply) { return whole_reply(reply, head, http); },
+      [head, keepalive](RunningReply& reply, SseWriter& out) { stream_reply(reply, head, keepalive, out); }};
+  return answer(prepare(request, head.id, api), api, request.common.stream, shapes);
 }
 
 }  // namespace glm53::server

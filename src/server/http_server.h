@@ -21,7 +21,7 @@ struct HttpLimits {
   int max_connections = 512;
   std::chrono::milliseconds header_timeout{10'000};  ///< whole header block, from its first byte
   std::chrono::milliseconds body_timeout{60'000};    ///< silence while a body arrives
-  std::chrono::milliseconds write_timeout{30'000};   ///< silence while the client takes bytes
+  std::chrono::milliseconds write_timeout{120'000};  ///< silence while the client takes bytes
   std::chrono::milliseconds idle_timeout{75'000};    ///< connection without a request
 };
 

@@ -8,6 +8,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "glm53/core/printable.h"
 #include "server/api_error.h"
 #include "server/chat_completions.h"
 #include "server/completions.h"
@@ -136,7 +137,7 @@ bool authorized(const HttpRequest& request, const std::vector<std::string>& keys
 
 // ---- headers of every reply
 
-bool printable(std::string_view text) {
+bool is_visible_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7F; });
 }
 
@@ -147,9 +148,10 @@ void add_common_headers(const HttpRequest& request, HttpResponse& response) {
   const std::string generation = own == response.headers.end() ? random_id() : own->value;
   if (own != response.headers.end()) response.headers.erase(own);
   const std::string_view given = request.header(kRequestId);
-  const bool usable = !given.empty() && given.size() <= 128 && printable(given);
+  const bool usable = !given.empty() && given.size() <= 128 && is_visible_ascii(given);
   const std::string shown = usable ? std::string(given) : generation;
-  spdlog::debug("{} {} {}: {}, request id {}", request.method, request.path, response.status, generation, shown);
+  spdlog::debug("{} {} {}: {}, request id {}", request.method, printable(request.path), response.status, generation,
+                shown);
   response.headers.push_back({kRequestId, shown});
   response.headers.push_back({"Access-Control-Allow-Origin", "*"});
   response.headers.push_back({"Access-Control-Expose-Headers", kRequestId});

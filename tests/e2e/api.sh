@@ -146,16 +146,6 @@ refuse /v1/chat/completions "invalid UTF-8" "$(printf '{"messages":[{"role":"use
 refuse /v1/completions "an empty prompt" '{"prompt":""}'
 refuse /v1/completions "an id beyond the vocabulary" '{"prompt":[1,4096]}'
 refuse /v1/completions "a negative id" '{"prompt":[-1]}'
-# The corpus: "FILE ROUTE PARAM" a line; PARAM is the field at fault, - when none can be named.
-corpus=tests/data/malformed/request_json
-[ -s $corpus/index.txt ] || not_ok "the request_json corpus exists"
-while read -r file route param; do
-  case $route in chat) path=/v1/chat/completions ;; *) path=/v1/completions ;; esac
-  code=$(curl -sS -m 60 -o "$scratch/reply" -w '%{http_code}' -H 'Content-Type: application/json' \
-    --data-binary @"$corpus/$file" "$url$path")
-  equal "refused: $file" "$code $(jq -r '[(.error.message | type), .error.param // "-"] | join(" ")' "$scratch/reply" 2>&1)" \
-    "400 string $param"
-done <$corpus/index.txt
 equal "the server is still well" "$(post /v1/chat/completions "$count_request" | jq -r '.choices[0].message.content')" \
   "$content"
 

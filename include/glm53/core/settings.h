@@ -23,7 +23,7 @@ struct ServerSettings {
   int header_kib = 16;
   int header_timeout_s = 10;  ///< for the whole header block
   int body_timeout_s = 60;    ///< of silence while a body arrives
-  int write_timeout_s = 30;   ///< for each write
+  int write_timeout_s = 120;  ///< a client that takes nothing for so long is gone; every byte it takes starts anew
   int idle_timeout_s = 75;    ///< keep-alive connection without a request
 };
 
@@ -37,6 +37,10 @@ struct ClusterSettings {
 struct CpuSettings {
   std::string mode = "fp32";  ///< fp32 | bf16 (the GPU's rounding points)
   int threads = 0;            ///< 0 = all cores
+};
+
+struct CudaSettings {
+  int device = 0;  ///< CUDA device number
 };
 
 struct KvSettings {
@@ -99,6 +103,7 @@ struct Settings {
   ClusterSettings cluster;
   std::string backend = "auto";  ///< auto | cpu | cuda
   CpuSettings cpu;
+  CudaSettings cuda;
   int64_t context = 1048576;  ///< tokens of prompt and reply together
   KvSettings kv;
   DenseSettings dense;

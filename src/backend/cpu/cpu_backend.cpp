@@ -113,22 +113,6 @@ ExpertBank CpuBackend::load_experts(std::string_view, std::span<const ExpertPart
 
 // ----------------------------------------------------------------------------------------------------- memory
 
-MemoryPlan CpuBackend::plan_memory(const CachePlan& plan) const {
-  const Geometry& g = geometry_;
-  const int64_t page_floats =
-      static_cast<int64_t>(kPageTokens) * g.latent + static_cast<int64_t>(kPageTokens / g.index_kpool) * g.index_dim;
-  // Streams and sub-block inputs and outputs; the scratch buffers of the widest operation are of the same order.
-  const int64_t row_floats = 2LL * (g.hc_streams + 3) * g.hidden + 4LL * g.kda_width() +
-                             2LL * g.mla_heads * (g.qk_dim + g.latent) + 2LL * g.dense_intermediate;
-  MemoryPlan memory;
-  memory.weights = weight_bytes_;
-  memory.sequence_state = plan.sequences * sequence_state_bytes(g, kda_heads_);
-  memory.pages = plan.pages * page_floats * g.sparse_layer_count() * kFloatBytes;
-  memory.activations =
-      (plan.max_rows * row_floats + static_cast<int64_t>(plan.max_logit_rows) * (g.hidden + g.vocab)) * kFloatBytes;
-  return memory;
-}
-
 void CpuBackend::create_caches(const CachePlan& plan) {
   plan_ = plan;
   for (int i = 0; i < plan.sequences; ++i) sequences_.push_back(make_sequence_state(geometry_, kda_heads_));

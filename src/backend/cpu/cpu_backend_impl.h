@@ -47,7 +47,6 @@ class CpuBackend final : public Backend {
   Matrix load_matrix(std::string_view name, const LinearPart& part, Precision precision) override;
   Vector load_vector(std::string_view name, std::span<const VectorPart> parts) override;
   ExpertBank load_experts(std::string_view name, std::span<const ExpertParts> experts) override;
-  MemoryPlan plan_memory(const CachePlan& plan) const override;
   void create_caches(const CachePlan& plan) override;
   Tensor create_activations(std::string_view name, int64_t width, Precision precision) override;
   Tensor create_logit_rows(std::string_view name, int64_t width, Precision precision) override;
@@ -63,6 +62,11 @@ class CpuBackend final : public Backend {
   std::vector<float> read_latent(int sparse_index, std::span<const int32_t> pages, int64_t position) override;
   std::vector<float> read_pool_key(int sparse_index, std::span<const int32_t> pages, int64_t pool) override;
   void set_trace(TraceSink* sink) override { trace_ = sink; }
+
+  // cpu_memory_plan.cpp
+  MemoryPlan plan_memory(const CachePlan& plan) const override;
+  /// Bytes of the activation and scratch buffers that exist now; tests hold the plan against it.
+  int64_t activation_bytes() const;
 
   // cpu_mhc.cpp
   void mhc_pre(const MhcSite& site, Tensor streams, Tensor mix, Tensor normed) override;

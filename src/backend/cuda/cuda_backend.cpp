@@ -33,6 +33,14 @@ std::string cuda_device_problem(int device) {
   return {};
 }
 
+int64_t cuda_free_memory(int device) {
+  kernels::check_cuda(cudaSetDevice(device), "cudaSetDevice");
+  size_t free = 0;
+  size_t total = 0;
+  kernels::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<int64_t>(free);
+}
+
 std::unique_ptr<Backend> make_cuda_backend(const Geometry& geometry, const CudaBackendOptions& options) {
   const std::string problem = cuda_device_problem(options.device);
   if (!problem.empty()) throw Error("backend: cuda cannot be used: " + problem);

@@ -19,6 +19,9 @@ struct CudaBackendOptions {
 /// Empty when `device` can run this program, else why not: no driver, no such device, or its compute capability.
 std::string cuda_device_problem(int device);
 
+/// Bytes free on the device.
+int64_t cuda_free_memory(int device);
+
 /// Throws Error naming the driver or compute capability when the device cannot be used, or the configuration key of a
 /// geometry that the kernels do not cover.
 std::unique_ptr<Backend> make_cuda_backend(const Geometry& geometry, const CudaBackendOptions& options);
