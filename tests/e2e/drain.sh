@@ -16,7 +16,8 @@ until_true() {
     sleep 0.02
   done
 }
-send() { curl -sSN -m 600 -H 'Content-Type: application/json' -d "$1" "$url/v1/completions"; }
+# For the background only: the shell becomes curl, so that its id is that of the client.
+send() { exec curl -sSN -m 600 -H 'Content-Type: application/json' -d "$1" "$url/v1/completions"; }
 has_begun() { [ "$(grep -c '^data: {' "$scratch/stream")" -ge 5 ]; }
 is_running() { [ "$(curl -s "$url/health" | jq '.running')" = 1 ]; }
 # refuses PATH [curl option…]: at the socket, or with an answer.
