@@ -8,8 +8,8 @@ namespace glm53::kernels {
 
 /// Consecutive rows of one sequence. rows == 0: absent, every kernel skips it.
 struct DeviceSegment {
-  int32_t slot = -1;           ///< sequence slot; indexes per-sequence state
-  int32_t first_row = 0;       ///< in the activations of this launch
+  int32_t slot = -1;      ///< sequence slot; indexes per-sequence state
+  int32_t first_row = 0;  ///< in the activations of this launch
   int32_t rows = 0;
   int32_t pages_begin = 0;     ///< first entry of its page table in BatchTables::page_table
   int64_t first_position = 0;  ///< absolute position of its first row
