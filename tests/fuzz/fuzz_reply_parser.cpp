@@ -12,6 +12,7 @@
 #include "glm53/core/utf8.h"
 #include "text/reply_parser.h"
 
+using namespace glm53;
 using namespace glm53::text;
 
 namespace {

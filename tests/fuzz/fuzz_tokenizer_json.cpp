@@ -13,6 +13,7 @@
 #include "text/pretokenizer.h"
 #include "text/tokenizer.h"
 
+using namespace glm53;
 using namespace glm53::text;
 
 namespace {
@@ -58,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     } else {
       try_pattern(input);
     }
-  } catch (const glm53::Error& error) {
+  } catch (const Error& error) {
     require(std::string_view(error.what()).find('\n') == std::string_view::npos);
   } catch (const std::runtime_error&) {  // PCRE2 gave up: an answer, as for a request
   }
