@@ -12,8 +12,8 @@
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/e4m3.h"
+#include "kernels/common/hadamard.h"
 #include "kernels/common/mma.h"
-#include "kernels/indexer/hadamard.h"
 #include "kernels/indexer/index_score.h"
 
 namespace glm53::kernels {

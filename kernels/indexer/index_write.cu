@@ -12,7 +12,7 @@
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/e4m3.h"
-#include "kernels/indexer/hadamard.h"
+#include "kernels/common/hadamard.h"
 #include "kernels/indexer/index_write.h"
 
 namespace glm53::kernels {

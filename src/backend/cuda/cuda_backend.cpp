@@ -53,8 +53,6 @@ std::unique_ptr<Backend> make_cuda_backend(const Geometry& geometry, const CudaB
 namespace glm53::cuda {
 namespace {
 
-constexpr int kIndexRing = 32;
-
 std::logic_error misuse(const std::string& what) { return std::logic_error("cuda backend: " + what); }
 
 int64_t kda_layer_bytes(const Geometry& g, int heads, int sequences) {

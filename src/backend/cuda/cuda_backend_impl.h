@@ -61,6 +61,16 @@ struct SampleBuffers {
   DeviceBuffer workspace;
 };
 
+/// Entries of a slot's ring of raw index keys: most window rows + kpool − 1, rounded up.
+inline constexpr int kIndexRing = 32;
+
+/// What both mHC launches of a site take.
+struct MhcLaunch {
+  kernels::MhcSiteWeights weights;
+  kernels::MhcShape shape;
+  void* workspace = nullptr;
+};
+
 /// What the host knows of a slot without asking the device.
 struct SlotMirror {
   int64_t position = 0;
@@ -140,6 +150,8 @@ class CudaBackend final : public Backend {
     return buffer.as<T>();
   }
   DeviceBuffer make_zeroed(size_t bytes);
+
+  MhcLaunch mhc_launch(const MhcSite& site);
 
   // cuda_weights.cpp
   /// The part's slice on the device, as pack_linear and convert_matrix read it.

@@ -9,21 +9,27 @@ void CudaBackend::embed(const Matrix& embedding, Tensor streams) {
                  bf16_row(streams, 0), stream_);
 }
 
-void CudaBackend::mhc_pre(const MhcSite& site, Tensor streams, Tensor mix, Tensor normed) {
+MhcLaunch CudaBackend::mhc_launch(const MhcSite& site) {
   const DeviceMatrix& fn = matrix(site.fn);
-  const kernels::MhcSiteWeights weights{.fn = fn.data.as<void>(),
-                                        .fn_is_fp32 = fn.is_fp32,
-                                        .base = vector(site.base),
-                                        .scale = vector(site.scale),
-                                        .norm = vector(site.norm)};
-  const kernels::MhcShape shape{.hidden = geometry_.hidden,
-                                .rms_norm_eps = geometry_.rms_norm_eps,
-                                .hc_eps = geometry_.hc_eps,
-                                .sinkhorn_iterations = geometry_.hc_sinkhorn_iters};
-  void* workspace = scratch<uint8_t>(
+  MhcLaunch launch;
+  launch.weights = {.fn = fn.data.as<void>(),
+                    .fn_is_fp32 = fn.is_fp32,
+                    .base = vector(site.base),
+                    .scale = vector(site.scale),
+                    .norm = vector(site.norm)};
+  launch.shape = {.hidden = geometry_.hidden,
+                  .rms_norm_eps = geometry_.rms_norm_eps,
+                  .hc_eps = geometry_.hc_eps,
+                  .sinkhorn_iterations = geometry_.hc_sinkhorn_iters};
+  launch.workspace = scratch<uint8_t>(
       "mhc.workspace", static_cast<int64_t>(kernels::mhc_workspace_bytes(plan_.max_rows, geometry_.hidden)));
-  kernels::mhc_pre(weights, shape, bf16_row(streams, 0), call_rows_, workspace, fp32_row(mix, 0), bf16_row(normed, 0),
-                   stream_);
+  return launch;
+}
+
+void CudaBackend::mhc_pre(const MhcSite& site, Tensor streams, Tensor mix, Tensor normed) {
+  const MhcLaunch launch = mhc_launch(site);
+  kernels::mhc_pre(launch.weights, launch.shape, bf16_row(streams, 0), call_rows_, launch.workspace, fp32_row(mix, 0),
+                   bf16_row(normed, 0), stream_);
 }
 
 void CudaBackend::mhc_post(const MhcSite&, Tensor streams, Tensor mix, Tensor y) {
@@ -32,20 +38,9 @@ void CudaBackend::mhc_post(const MhcSite&, Tensor streams, Tensor mix, Tensor y)
 
 void CudaBackend::mhc_post_pre(const MhcSite&, const MhcSite& next, Tensor streams, Tensor mix, Tensor y,
                                Tensor normed) {
-  const DeviceMatrix& fn = matrix(next.fn);
-  const kernels::MhcSiteWeights weights{.fn = fn.data.as<void>(),
-                                        .fn_is_fp32 = fn.is_fp32,
-                                        .base = vector(next.base),
-                                        .scale = vector(next.scale),
-                                        .norm = vector(next.norm)};
-  const kernels::MhcShape shape{.hidden = geometry_.hidden,
-                                .rms_norm_eps = geometry_.rms_norm_eps,
-                                .hc_eps = geometry_.hc_eps,
-                                .sinkhorn_iterations = geometry_.hc_sinkhorn_iters};
-  void* workspace = scratch<uint8_t>(
-      "mhc.workspace", static_cast<int64_t>(kernels::mhc_workspace_bytes(plan_.max_rows, geometry_.hidden)));
-  kernels::mhc_post_pre(weights, shape, bf16_row(y, 0), call_rows_, workspace, bf16_row(streams, 0), fp32_row(mix, 0),
-                        bf16_row(normed, 0), stream_);
+  const MhcLaunch launch = mhc_launch(next);
+  kernels::mhc_post_pre(launch.weights, launch.shape, bf16_row(y, 0), call_rows_, launch.workspace,
+                        bf16_row(streams, 0), fp32_row(mix, 0), bf16_row(normed, 0), stream_);
 }
 
 void CudaBackend::head(const HeadWeights& weights, Tensor streams, Tensor hidden, Tensor logits) {

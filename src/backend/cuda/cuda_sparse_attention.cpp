@@ -12,8 +12,6 @@
 namespace glm53::cuda {
 namespace {
 
-constexpr int kIndexRing = 32;
-
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
