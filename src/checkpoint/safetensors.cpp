@@ -118,6 +118,7 @@ void Checkpoint::Impl::add_file(const std::string& name, const std::map<std::str
     tensor.dtype = entry.dtype;
     tensor.shape = std::move(entry.shape);
     tensor.bytes = bytes.subspan(entry.begin, entry.end - entry.begin);
+    tensor.file_offset = entry.begin;
     total_bytes += tensor.bytes.size();
     tensors.emplace(std::move(entry.name), std::move(tensor));
   }

@@ -19,6 +19,7 @@ struct HostTensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;  ///< empty for a scalar
   std::span<const std::byte> bytes;
+  uint64_t file_offset = 0;  ///< of `bytes` in the file, for readers that go round the mapping
 
   int64_t element_count() const {
     int64_t count = 1;
