@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -91,6 +92,11 @@ class Backend {
   virtual Tensor create_activations(std::string_view name, int64_t width, Precision precision) = 0;
   /// Buffer of plan.max_logit_rows rows.
   virtual Tensor create_logit_rows(std::string_view name, int64_t width, Precision precision) = 0;
+  /// The last step before serving. `operations` are those of one forward call; the backend runs them as often as it
+  /// wants to, over calls without rows or of padding alone, to size its working memory, load its code and record the
+  /// calls that replay() knows. Not recordable: something between the operations runs on the host (a collective of the
+  /// CPU).
+  virtual void prepare(const std::function<void()>& operations, bool recordable) = 0;
 
   // ---- sequences
   /// Empties a slot: position 0, KDA state, conv rows and logs zero.
@@ -98,6 +104,11 @@ class Backend {
   /// Keeps the first `kept_rows` of the slot's last window; the others never happened (spec 30 §7). Required after
   /// every window before the slot's next segment; may be repeated with a smaller count until then.
   virtual void commit(int slot, int kept_rows) = 0;
+
+  // ---- a whole forward call from a recording
+  /// Checks, uploads and runs the call as begin_forward, the operations and end_forward would, to the bit, if a call of
+  /// its form was recorded. False: nothing happened.
+  virtual bool replay(const Batch& batch) = 0;
 
   // ---- one forward call; between begin_forward and end_forward the operations below run in model order
   /// Checks the segments against the sequences' positions (std::logic_error on a caller's mistake) and uploads the

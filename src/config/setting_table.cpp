@@ -86,6 +86,7 @@ std::vector<SettingKey> make_table() {
 
   add(choice("", "backend", top_field<&S::backend>, {"auto", "cpu", "cuda"}, "device that computes"));
   add(integer("cuda", "device", field<&S::cuda, &CudaSettings::device>, 0, 63, "number of the CUDA device"));
+  add(flag("cuda", "graphs", field<&S::cuda, &CudaSettings::graphs>, "record decode steps at start, replay them"));
   add(choice("cpu", "mode", field<&S::cpu, &CpuSettings::mode>, {"fp32", "bf16"}, "arithmetic of the CPU backend"));
   add(integer("cpu", "threads", field<&S::cpu, &CpuSettings::threads>, 0, 1024, "CPU threads; 0 = all cores"));
 

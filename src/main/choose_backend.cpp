@@ -43,6 +43,7 @@ std::unique_ptr<Backend> make_backend(const Settings& settings, const Geometry& 
   options.tensor_parallel = settings.cluster.tp;
   options.fp8_latents = settings.kv.dtype == "fp8";
   options.fp8_index = options.fp8_latents;
+  options.graphs = settings.cuda.graphs;
   return make_cuda_backend(geometry, options);
 }
 

@@ -20,12 +20,18 @@ Glm53Model::Glm53Model(Geometry geometry, std::unique_ptr<Backend> backend, std:
   y_ = backend_->create_activations("y", geometry_.hidden, Precision::kServing);
   hidden_ = backend_->create_logit_rows("hidden", geometry_.hidden, Precision::kServing);
   logits_ = backend_->create_logit_rows("logits", weights_.head.lm_head.out, Precision::kFp32);
+  backend_->prepare([this] { run_operations(0); }, communicator_->world() == 1);
 }
 
 void Glm53Model::forward(const Batch& batch) {
+  if (backend_->replay(batch)) return;
+  backend_->begin_forward(batch);
+  run_operations(batch.rows());
+  backend_->end_forward();
+}
+
+void Glm53Model::run_operations(int rows) {
   Backend& device = *backend_;
-  const int rows = batch.rows();
-  device.begin_forward(batch);
 
   // Each stream starts as the token's embedding.                                   streams [T, H, D]
   device.embed(weights_.embedding, streams_);
@@ -57,11 +63,10 @@ void Glm53Model::forward(const Batch& batch) {
 
   // Mean of the streams, final norm, head: only for the rows that were asked for.   hidden [L, D], logits [L, vocab]
   device.head(weights_.head, streams_, hidden_, logits_);
-  device.end_forward();
 }
 
 void Glm53Model::reduce(Tensor y, int rows) {
-  if (communicator_->world() == 1) return;
+  if (communicator_->world() == 1 || rows == 0) return;
   reduce_buffer_.resize(static_cast<size_t>(rows) * static_cast<size_t>(y.width));
   backend_->read_rows(y, 0, rows, reduce_buffer_);
   communicator_->all_reduce(reduce_buffer_);

@@ -32,6 +32,8 @@ class Glm53Model {
   Backend& backend() { return *backend_; }
 
  private:
+  /// The forward pass. `rows` are those of the call, which collectives on the host need; 0 while the backend prepares.
+  void run_operations(int rows);
   void reduce(Tensor y, int rows);
 
   Geometry geometry_;

@@ -40,7 +40,8 @@ struct CpuSettings {
 };
 
 struct CudaSettings {
-  int device = 0;  ///< CUDA device number
+  int device = 0;      ///< CUDA device number
+  bool graphs = true;  ///< record decode steps at start and replay them; the same results either way
 };
 
 struct KvSettings {

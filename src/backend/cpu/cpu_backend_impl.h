@@ -50,6 +50,8 @@ class CpuBackend final : public Backend {
   void create_caches(const CachePlan& plan) override;
   Tensor create_activations(std::string_view name, int64_t width, Precision precision) override;
   Tensor create_logit_rows(std::string_view name, int64_t width, Precision precision) override;
+  void prepare(const std::function<void()>&, bool) override {}  // buffers have their final sizes already
+  bool replay(const Batch&) override { return false; }
   void reset_sequence(int slot) override;
   void commit(int slot, int kept_rows) override;
   void begin_forward(const Batch& batch) override;

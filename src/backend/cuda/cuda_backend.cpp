@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 
 #include "backend/batch_check.h"
@@ -12,6 +13,7 @@
 #include "glm53/core/limits.h"
 #include "kernels/common/e4m3.h"
 #include "kernels/row_ops/row_ops.h"
+#include "kernels/sparse_attention/sparse_attention.h"
 
 namespace glm53 {
 
@@ -63,6 +65,29 @@ int64_t kda_layer_bytes(const Geometry& g, int heads, int sequences) {
   return sequences * (state + ring + log);
 }
 
+/// What the widest sub-block takes a row (cuda_kda.cpp, cuda_sparse_attention.cpp, cuda_mlp.cpp), before the weights
+/// are known; prepare() measures it.
+int64_t scratch_row_bytes(const Geometry& g, int ranks) {
+  const int64_t low_rank = 2LL * g.kda_head_dim;  // f_a and g_a: what every known checkpoint has
+  const int64_t kda = 2LL * (6 * g.kda_width() / ranks + g.kda_heads / ranks + low_rank + 16);
+  const int64_t heads = g.mla_heads / ranks;
+  const int64_t sparse =
+      2LL * (2 * g.q_lora + g.latent + heads * (g.qk_dim + 2 * g.latent + g.v_dim) + 2 * g.index_heads * g.index_dim) +
+      4LL * (2 * g.index_dim + 2 * g.index_heads + g.pools_per_query() + 8);
+  const int64_t dense = 6LL * g.dense_intermediate / ranks;
+  const int64_t width = g.moe_intermediate / ranks;
+  const int64_t moe = 4LL * (g.experts + g.hidden) + 6LL * g.shared_experts * width +
+                      g.experts_per_token * (4LL * g.hidden + 10LL * width + 64);
+  return std::max({kda, sparse, dense, moe});
+}
+
+/// Scores, selection and split attention, whatever the rows.
+int64_t scratch_fixed_bytes(const Geometry& g, const CachePlan& plan) {
+  const int64_t scores = std::min(int64_t{64} << 20, 4LL * plan.max_rows * plan.pages * kPageTokens / g.index_kpool);
+  return scores + (int64_t{8} << 20) +
+         kernels::sparse_attention_workspace(kernels::kWindowRows, g.mla_heads, g.index_kpool, g.pools_per_query());
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(const Geometry& geometry, const CudaBackendOptions& options)
@@ -81,7 +106,6 @@ CudaBackend::CudaBackend(const Geometry& geometry, const CudaBackendOptions& opt
   require(geometry.index_dim == kernels::kIndexDim, "index_head_dim", "128");
   require(geometry.index_kpool == 4 || geometry.index_kpool == 16, "index_kpool", "4 and 16");
   require(geometry.hidden % 256 == 0, "hidden_size", "multiples of 256");
-  small_ = DeviceBuffer(64 * sizeof(int32_t));
 }
 
 DeviceBuffer CudaBackend::make_zeroed(size_t bytes) {
@@ -101,12 +125,9 @@ MemoryPlan CudaBackend::plan_memory(const CachePlan& plan) const {
   const int64_t page_bytes = kPageTokens * kernels::latent_row_bytes(latent_format_, g.latent) +
                              kernels::index_page_bytes(index_format_, g.index_kpool);
   memory.pages = plan.pages * page_bytes * g.sparse_layer_count();
-  // Streams, sub-block inputs and outputs and the widest operation's rows in bf16, expert rows in fp32.
-  const int64_t row_bytes = 2LL * ((g.hc_streams + 3) * g.hidden + 8LL * g.kda_width() +
-                                   2LL * g.mla_heads * (g.qk_dim + 2 * g.latent) + 3LL * g.dense_intermediate) +
-                            4LL * g.experts_per_token * (g.hidden + 2 * g.moe_intermediate);
-  memory.activations =
-      plan.max_rows * row_bytes + plan.max_logit_rows * (2LL * g.hidden + 4LL * g.vocab) + (int64_t{72} << 20);
+  const int64_t row_bytes = 2LL * (g.hc_streams + 2) * g.hidden + 4LL * kernels::kMhcMix;
+  memory.activations = plan.max_rows * (row_bytes + scratch_row_bytes(g, options_.tensor_parallel)) +
+                       plan.max_logit_rows * (2LL * g.hidden + 4LL * g.vocab) + scratch_fixed_bytes(g, plan);
   return memory;
 }
 
@@ -116,6 +137,11 @@ void CudaBackend::create_caches(const CachePlan& plan) {
   mirrors_.resize(static_cast<size_t>(plan.sequences));
   tables_ = std::make_unique<StepTables>(plan.max_rows, plan.max_logit_rows, plan.sequences, plan.pages);
   sample_buffers_ = std::make_unique<SampleBuffers>(plan.max_logit_rows, g.vocab);
+  std::vector<int32_t> small(static_cast<size_t>(std::max(plan.sequences, kMaxWindowRows) + 1));
+  std::iota(small.begin(), small.end(), 0);
+  small_ints_ = DeviceBuffer(small.size() * sizeof(int32_t));
+  upload(small_ints_.as<void>(), small.data(), small_ints_.bytes());
+  stream_.wait();
   slot_table_ = make_zeroed(static_cast<size_t>(plan.sequences) * sizeof(kernels::KdaSlot));
   const auto slots = static_cast<size_t>(plan.sequences);
   const auto width = static_cast<size_t>(kda_heads_) * kernels::kKdaHeadDim;
@@ -166,17 +192,9 @@ Tensor CudaBackend::create_logit_rows(std::string_view, int64_t width, Precision
 
 // -------------------------------------------------------------------------------------------------- sequences
 
-const int32_t* CudaBackend::device_ints(std::initializer_list<int32_t> values) {
-  // A copy from pageable memory: the driver has taken the values when it returns.
-  kernels::check_cuda(cudaMemcpyAsync(small_.as<void>(), values.begin(), values.size() * sizeof(int32_t),
-                                      cudaMemcpyHostToDevice, stream_),
-                      "upload of slot numbers");
-  return small_.as<int32_t>();
-}
-
 void CudaBackend::reset_sequence(int slot) {
   mirrors_.at(static_cast<size_t>(slot)) = {};
-  const int32_t* ids = device_ints({slot});
+  const int32_t* ids = device_int(slot);
   for (const KdaCaches& layer : kda_) kernels::kda_reset(layer.view, ids, 1, stream_);
   kernels::kda_reset_slots(slots(), ids, 1, stream_);
 }
@@ -190,18 +208,21 @@ void CudaBackend::commit(int slot, int kept_rows) {
   }
   mirror.position = mirror.window_begin + kept_rows;
   mirror.commit_pending = false;
-  const int32_t* values = device_ints({slot, kept_rows});
-  kernels::kda_commit(slots(), values, values + 1, 1, stream_);
+  kernels::kda_commit(slots(), device_int(slot), device_int(kept_rows), 1, stream_);
 }
 
 // ------------------------------------------------------------------------------------------------ forward call
 
-void CudaBackend::begin_forward(const Batch& batch) {
-  if (in_forward_) throw misuse("begin_forward inside a forward call");
+void CudaBackend::check(const Batch& batch) const {
   check_batch(batch, plan_, geometry_.vocab, [this](int slot) {
     const SlotMirror& mirror = mirrors_[static_cast<size_t>(slot)];
     return SlotPosition{mirror.position, mirror.commit_pending};
   });
+}
+
+void CudaBackend::begin_forward(const Batch& batch) {
+  if (in_forward_) throw misuse("begin_forward inside a forward call");
+  check(batch);
   tables_->upload(batch, stream_);
   call_segments_.assign(batch.segments.begin(), batch.segments.end());
   call_rows_ = batch.rows();
@@ -209,8 +230,17 @@ void CudaBackend::begin_forward(const Batch& batch) {
 }
 
 void CudaBackend::end_forward() {
+  advance_slots();
+  finish_call(call_segments_);
+  in_forward_ = false;
+}
+
+void CudaBackend::advance_slots() {
   for (const Run& run : tables_->runs()) kernels::kda_advance(slots(), run.tables, run.window(), stream_);
-  for (const Segment& segment : call_segments_) {
+}
+
+void CudaBackend::finish_call(std::span<const Segment> segments) {
+  for (const Segment& segment : segments) {
     SlotMirror& mirror = mirrors_[static_cast<size_t>(segment.slot)];
     mirror.last_was_window = segment.kind == SegmentKind::kWindow;
     if (mirror.last_was_window) {
@@ -221,7 +251,6 @@ void CudaBackend::end_forward() {
       mirror.position += segment.rows;
     }
   }
-  in_forward_ = false;
 }
 
 // ------------------------------------------------------------------------------------------------- host access
@@ -260,8 +289,7 @@ std::vector<float> CudaBackend::read_kda_state(int slot, int kda_index) {
   const int64_t d = kernels::kKdaHeadDim;
   const auto count = static_cast<size_t>(kda_heads_ * d * d);
   const DeviceBuffer settled(count * sizeof(float));
-  kernels::kda_settle(kda_.at(static_cast<size_t>(kda_index)).view, device_ints({slot}), 1, settled.as<float>(),
-                      stream_);
+  kernels::kda_settle(kda_.at(static_cast<size_t>(kda_index)).view, device_int(slot), 1, settled.as<float>(), stream_);
   std::vector<float> by_value(count);
   kernels::check_cuda(
       cudaMemcpyAsync(by_value.data(), settled.as<void>(), settled.bytes(), cudaMemcpyDeviceToHost, stream_),

@@ -14,6 +14,7 @@ struct CudaBackendOptions {
   int tensor_parallel = 1;  ///< ranks; this one holds kda_heads / tensor_parallel heads
   bool fp8_latents = true;  ///< kv.dtype
   bool fp8_index = true;    ///< kv.index
+  bool graphs = true;       ///< cuda.graphs: record window calls at start and replay them
 };
 
 /// Empty when `device` can run this program, else why not: no driver, no such device, or its compute capability.

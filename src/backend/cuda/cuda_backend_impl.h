@@ -1,8 +1,10 @@
 // The class behind make_cuda_backend. Its operations are spread over cuda_*.cpp, one sub-block of the model a file.
 #pragma once
 
+#include <functional>
 #include <map>
-#include <string>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -110,6 +112,10 @@ class CudaBackend final : public Backend {
   std::vector<float> read_pool_key(int sparse_index, std::span<const int32_t> pages, int64_t pool) override;
   void set_trace(TraceSink* sink) override;
 
+  // cuda_graphs.cpp
+  void prepare(const std::function<void()>& operations, bool recordable) override;
+  bool replay(const Batch& batch) override;
+
   // cuda_rows.cpp
   void embed(const Matrix& embedding, Tensor streams) override;
   void mhc_pre(const MhcSite& site, Tensor streams, Tensor mix, Tensor normed) override;
@@ -138,17 +144,6 @@ class CudaBackend final : public Backend {
   template <typename T>
   void multiply(const kernels::PackedWeight& weight, bool window, int rows, const Bf16* x, int64_t x_stride, T* y,
                 int64_t y_stride, int64_t x_matrix_stride = 0, int64_t y_matrix_stride = 0);
-  void swiglu_mlp(const MlpWeights& weights, const Run& run, const Bf16* x, int64_t x_stride, Bf16* y,
-                  int64_t y_stride);
-
-  /// A named scratch buffer; grows only before the first forward call has used its largest shape.
-  template <typename T>
-  T* scratch(const char* name, int64_t elements) {
-    DeviceBuffer& buffer = scratch_[name];
-    const size_t bytes = static_cast<size_t>(elements) * sizeof(T);
-    if (buffer.bytes() < bytes) buffer = make_zeroed(bytes);
-    return buffer.as<T>();
-  }
   DeviceBuffer make_zeroed(size_t bytes);
 
   MhcLaunch mhc_launch(const MhcSite& site);
@@ -160,8 +155,17 @@ class CudaBackend final : public Backend {
   kernels::ExpertMatrix load_expert_matrix(const LinearPart& part, DeviceExperts& bank, const __half* shared_suh);
 
   kernels::KdaSlot* slots() const { return slot_table_.as<kernels::KdaSlot>(); }
-  /// Writes small values that a kernel reads as device arrays; waits, so not for the serving path of many slots.
-  const int32_t* device_ints(std::initializer_list<int32_t> values);
+  /// Device address of a small number: kernels take slots and row counts as arrays.
+  const int32_t* device_int(int value) const { return small_ints_.as<int32_t>() + value; }
+
+  /// Throws std::logic_error for a caller's mistake.
+  void check(const Batch& batch) const;
+  /// What the host remembers of a call that has been put on the stream.
+  void finish_call(std::span<const Segment> segments);
+  /// KDA slots move past the call's rows: the last launch of every call.
+  void advance_slots();
+  /// Runs `operations` over a call of padding alone, or records them over the tables of such a call.
+  Graph record(const PaddedForm& form, const std::function<void()>& operations, bool keep);
 
   const Geometry geometry_;
   const CudaBackendOptions options_;
@@ -182,12 +186,14 @@ class CudaBackend final : public Backend {
   std::unique_ptr<SampleBuffers> sample_buffers_;
   Event sampled_;
   DeviceBuffer slot_table_;  ///< [sequences] KdaSlot
-  DeviceBuffer small_;       ///< device_ints
+  DeviceBuffer small_ints_;  ///< [largest slot or row count + 1] int32, each its own index
   DeviceBuffer linear_workspace_;
   std::vector<KdaCaches> kda_;        ///< [KDA layers]
   std::vector<SparseCaches> sparse_;  ///< [sparse layers]
   std::vector<DeviceBuffer> activations_;
-  std::map<std::string, DeviceBuffer, std::less<>> scratch_;
+  Scratch scratch_;
+  /// By rows, and whether rows select among pools (more than pools_per_query · kpool positions).
+  std::map<std::pair<int, bool>, Graph> graphs_;
   std::vector<SlotMirror> mirrors_;  ///< [sequences]
 
   std::vector<Segment> call_segments_;  ///< of the call in progress

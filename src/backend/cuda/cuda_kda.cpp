@@ -11,10 +11,11 @@ void CudaBackend::kda(const KdaWeights& weights, Tensor x, Tensor y) {
   const int64_t forget_low = 3 * width + align_part(weights.heads);
   const int64_t gate_low = align_part(forget_low + weights.gate_rank);
 
-  Bf16* raw = scratch<Bf16>("kda.raw", plan_.max_rows * stride);
-  Bf16* forget = scratch<Bf16>("kda.forget", plan_.max_rows * width);
-  Bf16* gate = scratch<Bf16>("kda.gate", plan_.max_rows * width);
-  Bf16* out = scratch<Bf16>("kda.out", plan_.max_rows * width);
+  scratch_.begin();
+  Bf16* raw = scratch_.take<Bf16>(plan_.max_rows * stride);
+  Bf16* forget = scratch_.take<Bf16>(plan_.max_rows * width);
+  Bf16* gate = scratch_.take<Bf16>(plan_.max_rows * width);
+  Bf16* out = scratch_.take<Bf16>(plan_.max_rows * width);
   const kernels::KdaParameters parameters{.conv = vector(weights.conv),
                                           .a_log = vector(weights.a_log),
                                           .dt_bias = vector(weights.dt_bias),

@@ -5,20 +5,16 @@
 
 namespace glm53::cuda {
 
-/// y = down(swiglu(gate_up(x))) for a run; x and y point at its first row.
-void CudaBackend::swiglu_mlp(const MlpWeights& weights, const Run& run, const Bf16* x, int64_t x_stride, Bf16* y,
-                             int64_t y_stride) {
-  const kernels::PackedWeight& gate_up = linear(weights.gate_up.handle);
-  Bf16* gate_and_up = scratch<Bf16>("mlp.gate_up", plan_.max_rows * gate_up.out);
-  Bf16* activated = scratch<Bf16>("mlp.activated", plan_.max_rows * weights.width);
-  multiply(gate_up, run.window(), run.rows, x, x_stride, gate_and_up, gate_up.out);
-  kernels::swiglu(gate_and_up, run.rows, static_cast<int>(weights.width), geometry_.swiglu_limit, activated, stream_);
-  multiply(linear(weights.down.handle), run.window(), run.rows, activated, weights.width, y, y_stride);
-}
-
 void CudaBackend::dense_mlp(const MlpWeights& weights, Tensor x, Tensor y) {
+  const kernels::PackedWeight& gate_up = linear(weights.gate_up.handle);
+  scratch_.begin();
+  Bf16* gate_and_up = scratch_.take<Bf16>(plan_.max_rows * gate_up.out);
+  Bf16* activated = scratch_.take<Bf16>(plan_.max_rows * weights.width);
   for (const Run& run : tables_->runs()) {
-    swiglu_mlp(weights, run, bf16_row(x, run.first_row), x.width, bf16_row(y, run.first_row), y.width);
+    multiply(gate_up, run.window(), run.rows, bf16_row(x, run.first_row), x.width, gate_and_up, gate_up.out);
+    kernels::swiglu(gate_and_up, run.rows, static_cast<int>(weights.width), geometry_.swiglu_limit, activated, stream_);
+    multiply(linear(weights.down.handle), run.window(), run.rows, activated, weights.width, bf16_row(y, run.first_row),
+             y.width);
   }
 }
 
@@ -27,18 +23,19 @@ void CudaBackend::moe(const MoeWeights& weights, Tensor x, Tensor y) {
   const DeviceMatrix& router = matrix(weights.router);
   const kernels::ExpertBankView& bank = experts_.at(static_cast<size_t>(weights.experts.handle)).view;
   const int topk = g.experts_per_token;
-  float* logits = scratch<float>("moe.logits", int64_t{plan_.max_rows} * g.experts);
+  scratch_.begin();
+  float* logits = scratch_.take<float>(int64_t{plan_.max_rows} * g.experts);
   const auto table_bytes = static_cast<int64_t>(kernels::route_tables_bytes(plan_.max_rows, topk, g.experts));
   const kernels::RouteTables routes =
-      kernels::route_tables_at(scratch<uint8_t>("moe.routes", table_bytes), plan_.max_rows, topk, g.experts);
-  void* workspace = scratch<uint8_t>(
-      "moe.workspace", static_cast<int64_t>(kernels::experts_workspace_bytes(bank, plan_.max_rows, topk)));
+      kernels::route_tables_at(scratch_.take<uint8_t>(table_bytes), plan_.max_rows, topk, g.experts);
+  void* workspace =
+      scratch_.take<uint8_t>(static_cast<int64_t>(kernels::experts_workspace_bytes(bank, plan_.max_rows, topk)));
   // The shared expert's rows stay fp32 until the one rounding of the sum.
   const MlpWeights& shared = weights.shared;
   const kernels::PackedWeight& shared_gate_up = linear(shared.gate_up.handle);
-  Bf16* gate_and_up = scratch<Bf16>("moe.shared_gate_up", plan_.max_rows * shared_gate_up.out);
-  Bf16* activated = scratch<Bf16>("moe.shared_activated", plan_.max_rows * shared.width);
-  float* shared_rows = scratch<float>("moe.shared", plan_.max_rows * int64_t{g.hidden});
+  Bf16* gate_and_up = scratch_.take<Bf16>(plan_.max_rows * shared_gate_up.out);
+  Bf16* activated = scratch_.take<Bf16>(plan_.max_rows * shared.width);
+  float* shared_rows = scratch_.take<float>(plan_.max_rows * int64_t{g.hidden});
 
   for (const Run& run : tables_->runs()) {
     const Bf16* input = bf16_row(x, run.first_row);
@@ -51,6 +48,7 @@ void CudaBackend::moe(const MoeWeights& weights, Tensor x, Tensor y) {
     options.scale = g.routed_scaling;
     options.normalise = g.norm_topk_prob;
     options.window = run.window();
+    options.row_segment = run.tables.row_segment;
     kernels::route(logits, vector(weights.router_bias), run.rows, options, routes, stream_);
 
     multiply(shared_gate_up, run.window(), run.rows, input, x.width, gate_and_up, shared_gate_up.out);

@@ -5,6 +5,7 @@
 namespace glm53::cuda {
 
 void CudaBackend::embed(const Matrix& embedding, Tensor streams) {
+  if (call_rows_ == 0) return;
   kernels::embed(matrix(embedding).data.as<Bf16>(), embedding.rows, tables_->token_ids(), call_rows_, geometry_.hidden,
                  bf16_row(streams, 0), stream_);
 }
@@ -21,24 +22,28 @@ MhcLaunch CudaBackend::mhc_launch(const MhcSite& site) {
                   .rms_norm_eps = geometry_.rms_norm_eps,
                   .hc_eps = geometry_.hc_eps,
                   .sinkhorn_iterations = geometry_.hc_sinkhorn_iters};
-  launch.workspace = scratch<uint8_t>(
-      "mhc.workspace", static_cast<int64_t>(kernels::mhc_workspace_bytes(plan_.max_rows, geometry_.hidden)));
+  scratch_.begin();
+  launch.workspace =
+      scratch_.take<uint8_t>(static_cast<int64_t>(kernels::mhc_workspace_bytes(plan_.max_rows, geometry_.hidden)));
   return launch;
 }
 
 void CudaBackend::mhc_pre(const MhcSite& site, Tensor streams, Tensor mix, Tensor normed) {
   const MhcLaunch launch = mhc_launch(site);
+  if (call_rows_ == 0) return;
   kernels::mhc_pre(launch.weights, launch.shape, bf16_row(streams, 0), call_rows_, launch.workspace, fp32_row(mix, 0),
                    bf16_row(normed, 0), stream_);
 }
 
 void CudaBackend::mhc_post(const MhcSite&, Tensor streams, Tensor mix, Tensor y) {
+  if (call_rows_ == 0) return;
   kernels::mhc_post(fp32_row(mix, 0), bf16_row(y, 0), call_rows_, geometry_.hidden, bf16_row(streams, 0), stream_);
 }
 
 void CudaBackend::mhc_post_pre(const MhcSite&, const MhcSite& next, Tensor streams, Tensor mix, Tensor y,
                                Tensor normed) {
   const MhcLaunch launch = mhc_launch(next);
+  if (call_rows_ == 0) return;
   kernels::mhc_post_pre(launch.weights, launch.shape, bf16_row(y, 0), call_rows_, launch.workspace,
                         bf16_row(streams, 0), fp32_row(mix, 0), bf16_row(normed, 0), stream_);
 }

@@ -1,8 +1,10 @@
 // Sparse MLA in absorbed form with the pooled indexer (spec 10 §3.6, §3.7).
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "backend/cuda/cuda_backend_impl.h"
+#include "glm53/core/limits.h"
 #include "kernels/indexer/index_score.h"
 #include "kernels/indexer/index_select.h"
 #include "kernels/indexer/index_write.h"
@@ -12,7 +14,14 @@
 namespace glm53::cuda {
 namespace {
 
+constexpr int64_t kSelectWorkspaceBytes = int64_t{8} << 20;
+
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// Most scores of one block, whatever the context of its rows: score_block_rows(c) · c for c up to `pools`.
+int64_t most_scores(int64_t rows, int64_t pools) {
+  return std::min(rows * pools, std::max(int64_t{16} << 20, 16 * pools));
+}
 
 }  // namespace
 
@@ -27,17 +36,22 @@ void CudaBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor
   const int64_t rows = plan_.max_rows;
   SparseCaches& caches = sparse_[static_cast<size_t>(weights.sparse_index)];
 
-  Bf16* low = scratch<Bf16>("dsa.low", rows * low_width);
-  Bf16* query_low = scratch<Bf16>("dsa.query_low", rows * g.q_lora);
-  float* index_rows = scratch<float>("dsa.index", rows * index_width);
-  Bf16* query = scratch<Bf16>("dsa.query", rows * query_width);
-  Bf16* absorbed = scratch<Bf16>("dsa.absorbed", rows * absorbed_width);
-  Bf16* attended = scratch<Bf16>("dsa.attended", rows * absorbed_width);
-  Bf16* values = scratch<Bf16>("dsa.values", rows * value_width);
-  Bf16* index_query_rows = scratch<Bf16>("dsa.index_query", rows * index_query_width);
-  Bf16* prepared_query = scratch<Bf16>("dsa.prepared_query", rows * index_query_width);
-  float* prepared_weight = scratch<float>("dsa.prepared_weight", rows * g.index_heads);
-  int32_t* selected = scratch<int32_t>("dsa.selected", rows * g.pools_per_query());
+  scratch_.begin();
+  Bf16* low = scratch_.take<Bf16>(rows * low_width);
+  Bf16* query_low = scratch_.take<Bf16>(rows * g.q_lora);
+  float* index_rows = scratch_.take<float>(rows * index_width);
+  Bf16* query = scratch_.take<Bf16>(rows * query_width);
+  Bf16* absorbed = scratch_.take<Bf16>(rows * absorbed_width);
+  Bf16* attended = scratch_.take<Bf16>(rows * absorbed_width);
+  Bf16* values = scratch_.take<Bf16>(rows * value_width);
+  Bf16* index_query_rows = scratch_.take<Bf16>(rows * index_query_width);
+  Bf16* prepared_query = scratch_.take<Bf16>(rows * index_query_width);
+  float* prepared_weight = scratch_.take<float>(rows * g.index_heads);
+  int32_t* selected = scratch_.take<int32_t>(rows * g.pools_per_query());
+  float* scores = scratch_.take<float>(most_scores(rows, round_up(plan_.pages * kPageTokens / g.index_kpool, 4)));
+  void* select_workspace = scratch_.take<uint8_t>(kSelectWorkspaceBytes);
+  void* splits = scratch_.take<uint8_t>(
+      kernels::sparse_attention_workspace(kernels::kWindowRows, weights.heads, g.index_kpool, g.pools_per_query()));
 
   for (const Run& run : tables_->runs()) {
     const bool window = run.window();
@@ -90,10 +104,10 @@ void CudaBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor
                            stream_);
       const int64_t capacity = round_up(pools, 4);
       const int64_t block = std::min<int64_t>(kernels::score_block_rows(capacity), run.rows);
-      float* scores = scratch<float>("dsa.scores", block * capacity);
-      const int64_t workspace_bytes =
-          kernels::index_select_workspace(static_cast<int>(block), capacity, g.pools_per_query(), !window);
-      void* workspace = scratch<uint8_t>("dsa.select", std::max<int64_t>(workspace_bytes, 16));
+      if (kernels::index_select_workspace(static_cast<int>(block), capacity, g.pools_per_query(), !window) >
+          kSelectWorkspaceBytes) {
+        throw std::logic_error("cuda backend: pool selection needs more than its planned workspace");
+      }
       for (int64_t first = 0; first < run.rows; first += block) {
         const int count = static_cast<int>(std::min(block, run.rows - first));
         kernels::index_score({.tables = run.tables,
@@ -110,6 +124,7 @@ void CudaBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor
                               .scores = scores},
                              stream_);
         kernels::index_select({.tables = run.tables,
+                               .prompt = !window,
                                .first_row = static_cast<int>(first),
                                .rows = count,
                                .kpool = g.index_kpool,
@@ -117,7 +132,7 @@ void CudaBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor
                                .pool_capacity = capacity,
                                .scores = scores,
                                .selected = selected,
-                               .workspace = workspace},
+                               .workspace = select_workspace},
                               stream_);
       }
     }
@@ -126,22 +141,19 @@ void CudaBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor
     multiply(linear(weights.query_up.handle), window, run.rows, query_low, g.q_lora, query, query_width);
     multiply(linear(weights.key_absorb.handle), window, run.rows, query, query_width, absorbed, absorbed_width,
              g.qk_dim, g.latent);
-    kernels::SparseAttention attention{.tables = run.tables,
-                                       .rows = run.rows,
-                                       .heads = weights.heads,
-                                       .kpool = g.index_kpool,
-                                       .pools_per_query = g.pools_per_query(),
-                                       .scale = 1.0F / std::sqrt(static_cast<float>(g.qk_dim)),
-                                       .format = latent_format_,
-                                       .pages = caches.latents.as<uint8_t>(),
-                                       .query = absorbed,
-                                       .selected = selected,
-                                       .output = attended,
-                                       .workspace = nullptr};
+    const kernels::SparseAttention attention{.tables = run.tables,
+                                             .rows = run.rows,
+                                             .heads = weights.heads,
+                                             .kpool = g.index_kpool,
+                                             .pools_per_query = g.pools_per_query(),
+                                             .scale = 1.0F / std::sqrt(static_cast<float>(g.qk_dim)),
+                                             .format = latent_format_,
+                                             .pages = caches.latents.as<uint8_t>(),
+                                             .query = absorbed,
+                                             .selected = selected,
+                                             .output = attended,
+                                             .workspace = splits};
     if (window) {
-      attention.workspace = scratch<uint8_t>(
-          "dsa.splits",
-          kernels::sparse_attention_workspace(run.rows, weights.heads, g.index_kpool, g.pools_per_query()));
       kernels::sparse_attention_window(attention, stream_);
     } else {
       kernels::sparse_attention_prompt(attention, stream_);

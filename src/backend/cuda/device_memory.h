@@ -1,7 +1,10 @@
 // Owners of device memory, pinned host memory, streams and events.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <stdexcept>
 #include <utility>
 
 #include <cuda_runtime_api.h>
@@ -63,6 +66,36 @@ class PinnedBuffer {
   void* data_ = nullptr;
 };
 
+/// Working memory of the sub-blocks, one allocation for all. A sub-block calls begin(), takes its buffers, and is done
+/// with them at its last launch: the next one on the stream reuses the bytes. Until allocate() the same calls only
+/// measure, so that the code that places the buffers is the code that sizes them.
+class Scratch {
+ public:
+  void begin() { used_ = 0; }
+
+  /// 256-byte aligned, uninitialised; null while measuring.
+  template <typename T>
+  T* take(int64_t elements) {
+    const size_t at = used_;
+    used_ += (static_cast<size_t>(elements) * sizeof(T) + 255) / 256 * 256;
+    most_ = std::max(most_, used_);
+    if (!is_allocated_) return nullptr;
+    if (used_ > memory_.bytes()) throw std::logic_error("cuda backend: a sub-block needs more scratch than planned");
+    return reinterpret_cast<T*>(memory_.as<std::byte>() + at);
+  }
+
+  void allocate() {
+    memory_ = DeviceBuffer(most_);
+    is_allocated_ = true;
+  }
+
+ private:
+  DeviceBuffer memory_;
+  size_t used_ = 0;
+  size_t most_ = 0;
+  bool is_allocated_ = false;
+};
+
 class Stream {
  public:
   Stream() { kernels::check_cuda(cudaStreamCreate(&stream_), "cudaStreamCreate"); }
@@ -74,6 +107,44 @@ class Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+/// A recorded sequence of launches.
+class Graph {
+ public:
+  Graph() = default;
+  /// Records what `launches` puts on `stream`, without running it.
+  template <typename Launches>
+  Graph(cudaStream_t stream, const Launches& launches) {
+    kernels::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    cudaGraph_t recorded = nullptr;
+    try {
+      launches();
+    } catch (...) {
+      cudaStreamEndCapture(stream, &recorded);
+      cudaGraphDestroy(recorded);
+      throw;
+    }
+    kernels::check_cuda(cudaStreamEndCapture(stream, &recorded), "cudaStreamEndCapture");
+    const cudaError_t result = cudaGraphInstantiate(&executable_, recorded, 0);
+    cudaGraphDestroy(recorded);
+    kernels::check_cuda(result, "cudaGraphInstantiate");
+    kernels::check_cuda(cudaGraphUpload(executable_, stream), "cudaGraphUpload");
+  }
+  Graph(Graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
+  Graph& operator=(Graph&& other) noexcept {
+    std::swap(executable_, other.executable_);
+    return *this;
+  }
+  ~Graph() {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+  }
+  void launch(cudaStream_t stream) const {
+    kernels::check_cuda(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
 };
 
 class Event {

@@ -21,9 +21,10 @@ struct BackendUnderTest {
 inline std::vector<BackendUnderTest> backends_under_test() {
 #ifdef GLM53_TEST_CUDA
   const std::string problem = cuda_device_problem(0);
-  const auto cuda = [](bool fp8) {
-    return [fp8](const Geometry& geometry) {
+  const auto cuda = [](bool fp8, bool graphs = true) {
+    return [fp8, graphs](const Geometry& geometry) {
       CudaBackendOptions options;
+      options.graphs = graphs;
       options.fp8_latents = fp8;
       options.fp8_index = fp8;
       return make_cuda_backend(geometry, options);

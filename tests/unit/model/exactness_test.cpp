@@ -14,7 +14,7 @@ namespace {
 constexpr int kTrials = 4;
 constexpr size_t kLongPrompt = 1500;
 #else
-constexpr int kTrials = 24;
+constexpr int kTrials = 100;
 constexpr size_t kLongPrompt = 7000;
 #endif
 
@@ -174,6 +174,37 @@ TEST_P(Exactness, batch_equals_sequential) {
   EXPECT_EQ(first_difference(multi_batched, multi_alone), -1);
   EXPECT_EQ(batch.state(0), tool_state);
   EXPECT_EQ(batch.state(1), multi_state);
+}
+
+TEST_P(Exactness, one_window_among_seven_others) {
+  const std::vector<int32_t> ids = golden_ids("needle_long");
+  constexpr int kSequences = 8;
+  // Slot s has 3 + 101·s tokens and a window of 1 + s rows; from slot 3 on its rows select among pools.
+  const auto tokens = [](int slot) { return size_t{3} + size_t{101} * static_cast<size_t>(slot); };
+  const auto window = [&](int slot) { return slice(ids, tokens(slot), tokens(slot) + 1 + static_cast<size_t>(slot)); };
+  TinyModel alone = model(1);
+  TinyModel batch = model(kSequences);
+  std::vector<TinyModel::Piece> pieces;
+  std::vector<Logits> expected;
+  std::vector<std::vector<float>> expected_state;
+  for (int slot = 0; slot < kSequences; ++slot) {
+    alone.reset();
+    alone.prompt(slice(ids, 0, tokens(slot)));
+    expected.push_back(alone.window(window(slot)));
+    alone.commit(slot / 2 + 1);
+    expected_state.push_back(alone.state());
+    batch.prompt(slice(ids, 0, tokens(slot)), slot);
+    pieces.push_back({slot, window(slot), SegmentKind::kWindow});
+  }
+  const Logits together = batch.run(pieces);
+  size_t row = 0;
+  for (int slot = 0; slot < kSequences; ++slot) {
+    batch.commit(slot / 2 + 1, slot);
+    for (const std::vector<float>& logits : expected[static_cast<size_t>(slot)]) {
+      EXPECT_EQ(together[row++], logits) << "slot " << slot;
+    }
+    EXPECT_EQ(batch.state(slot), expected_state[static_cast<size_t>(slot)]) << "slot " << slot;
+  }
 }
 
 TEST_P(Exactness, steps_are_close_to_chunks) {
