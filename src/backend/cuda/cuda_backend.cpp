@@ -83,7 +83,8 @@ int64_t scratch_row_bytes(const Geometry& g, int ranks) {
 
 /// Scores, selection and split attention, whatever the rows.
 int64_t scratch_fixed_bytes(const Geometry& g, const CachePlan& plan) {
-  const int64_t scores = std::min(int64_t{64} << 20, 4LL * plan.max_rows * plan.pages * kPageTokens / g.index_kpool);
+  const int64_t scores =
+      std::min(int64_t{64} << 20, int64_t{4} * plan.max_rows * plan.pages * kPageTokens / g.index_kpool);
   return scores + (int64_t{8} << 20) +
          kernels::sparse_attention_workspace(kernels::kWindowRows, g.mla_heads, g.index_kpool, g.pools_per_query());
 }
