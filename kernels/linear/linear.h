@@ -29,11 +29,14 @@ enum class WeightFormat {
 
 enum class SourceType { f32, f16, bf16 };
 
+/// Every input width is a multiple of this.
+inline constexpr int kLinearColumns = 16;
+
 /// `matrices` packed weights of one shape, packed_bytes() apart.
 struct PackedWeight {
   WeightFormat format = WeightFormat::bf16;
   int64_t out = 0;                ///< >= 1
-  int64_t in = 0;                 ///< multiple of 16
+  int64_t in = 0;                 ///< multiple of kLinearColumns
   const uint8_t* data = nullptr;  ///< 256-byte aligned
   int matrices = 1;               ///< heads of a batched product; 1 for a plain one
 };

@@ -173,7 +173,7 @@ unsigned blocks_for(int64_t items, int64_t per_block) {
 }
 
 void check_shape(int64_t out, int64_t in, const char* what) {
-  if (out < 1 || out > INT_MAX / 2 || in < 16 || in > INT_MAX / 2 || in % 16 != 0) {
+  if (out < 1 || out > INT_MAX / 2 || in < kLinearColumns || in > INT_MAX / 2 || in % kLinearColumns != 0) {
     throw std::invalid_argument(std::string(what) + ": shape [" + std::to_string(out) + ", " + std::to_string(in) +
                                 "], `in` must be a multiple of 16");
   }

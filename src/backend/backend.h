@@ -75,9 +75,10 @@ class Backend {
 
   // ---- weights, at load time only; the views in `parts` may be released when the call returns
   /// Rows of all parts stacked: [Σ rows, in].
-  virtual Linear load_linear(std::string_view name, std::span<const LinearPart> parts) = 0;
+  virtual Linear load_linear(std::string_view name, LinearGroup group, std::span<const LinearPart> parts) = 0;
   /// One matrix a part, all of one shape.
-  virtual LinearBatch load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) = 0;
+  virtual LinearBatch load_linear_batch(std::string_view name, LinearGroup group,
+                                        std::span<const LinearPart> matrices) = 0;
   /// kServing: rounded to the serving dtype; kFp32: as exact as stored.
   virtual Matrix load_matrix(std::string_view name, const LinearPart& part, Precision precision) = 0;
   /// Elements of all parts concatenated, kept in fp32.

@@ -10,6 +10,18 @@
 
 namespace glm53 {
 
+/// Which part of the model a dense projection belongs to. A backend may store each group in a format of its own.
+enum class LinearGroup : uint8_t {
+  kKda,
+  kMla,      ///< query, latent and output projections
+  kKvB,      ///< kv_b_proj, absorbed head by head
+  kMlp,      ///< of the dense layers
+  kShared,   ///< shared experts
+  kIndexer,  ///< projections of the pooled indexer
+  kHead,     ///< lm_head
+};
+inline constexpr int kLinearGroups = 7;
+
 /// y [rows, out] = x [rows, in] · Wᵀ, W [out, in]. `handle` indexes the backend's own table.
 struct Linear {
   int64_t out = 0;

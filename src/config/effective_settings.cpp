@@ -69,10 +69,11 @@ void apply_file(const std::vector<YamlEntry>& entries, const std::string& file, 
       throw Error(fmt::format("{}: unknown section {}, the nearest is {}", origin, in_quotes(entry.section),
                               nearest_section(entry.section)));
     }
-    if (entry.section.empty() && is_section(entry.key)) {
+    const std::string name = entry.section.empty() ? entry.key : entry.section + "." + entry.key;
+    if (is_section(name)) {
       // `server:` with every key commented out.
       if (entry.value.kind == SettingValue::Kind::kNull) continue;
-      throw Error(fmt::format("{}: {}: expected a section of keys, found a value", origin, entry.key));
+      throw Error(fmt::format("{}: {}: expected a section of keys, found a value", origin, name));
     }
     const int index = find_setting(entry.section, entry.key);
     if (index < 0) refuse_key(origin, entry.section, entry.key);
@@ -97,7 +98,7 @@ void apply_environment(const std::vector<std::pair<std::string, std::string>>& v
 
 void apply_command_line(const std::vector<Assignment>& assignments, EffectiveSettings& settings) {
   for (const Assignment& assignment : assignments) {
-    const size_t dot = assignment.name.find('.');
+    const size_t dot = assignment.name.rfind('.');
     const std::string section = dot == std::string::npos ? "" : assignment.name.substr(0, dot);
     const std::string key = dot == std::string::npos ? assignment.name : assignment.name.substr(dot + 1);
     const int index = find_setting(section, key);
@@ -140,10 +141,15 @@ std::string to_yaml(const EffectiveSettings& settings) {
   std::string_view section;
   for (size_t i = 0; i < table.size(); ++i) {
     const SettingKey& key = table[i];
-    if (!key.section.empty() && key.section != section) out += fmt::format("{}:\n", key.section);
+    // A section within a section follows the keys of the outer one.
+    const size_t dot = key.section.find('.');
+    const std::string indent(dot == std::string_view::npos ? 0 : 2, ' ');
+    if (!key.section.empty() && key.section != section) {
+      out += fmt::format("{}{}:\n", indent, dot == std::string_view::npos ? key.section : key.section.substr(dot + 1));
+    }
     section = key.section;
     const std::string assignment = fmt::format("{}: {}", key.key, value_text(settings, static_cast<int>(i)));
-    out += fmt::format("{}{}  # {}\n", section.empty() ? "" : "  ", assignment, settings.origins[i]);
+    out += fmt::format("{}{}{}  # {}\n", indent, section.empty() ? "" : "  ", assignment, settings.origins[i]);
   }
   return out;
 }

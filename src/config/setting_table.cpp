@@ -92,8 +92,20 @@ std::vector<SettingKey> make_table() {
 
   add(integer("", "context", top_field<&S::context>, 2, kMaxContext, "tokens of prompt and reply together"));
   add(choice("kv", "dtype", field<&S::kv, &KvSettings::dtype>, {"bf16", "fp8"}, "storage of the latent cache"));
+  add(choice("kv", "index", field<&S::kv, &KvSettings::index>, {"", "bf16", "fp8"},
+             "storage of the indexer's pool keys; \"\" = as kv.dtype"));
   add(choice("dense", "format", field<&S::dense, &DenseSettings::format>, {"bf16", "fp8", "q4"},
              "storage of dense weights"));
+  const auto add_group = [&add](std::string_view key, Access access, std::string_view help) {
+    add(choice("dense.groups", key, access, {"", "bf16", "fp8", "q4"}, help));
+  };
+  using G = DenseGroupSettings;
+  add_group("kda", field<&S::dense_groups, &G::kda>, "of the KDA layers; \"\" = as dense.format");
+  add_group("mla", field<&S::dense_groups, &G::mla>, "of the MLA layers; \"\" = as dense.format");
+  add_group("kv_b", field<&S::dense_groups, &G::kv_b>, "of the MLA layers' kv_b; \"\" = bf16");
+  add_group("mlp", field<&S::dense_groups, &G::mlp>, "of the dense layers' MLP; \"\" = as dense.format");
+  add_group("shared", field<&S::dense_groups, &G::shared>, "of the shared experts; \"\" = as dense.format");
+  add_group("head", field<&S::dense_groups, &G::head>, "of lm_head; \"\" = fp8 with dense.format q4, else bf16");
 
   add(integer("scheduler", "max_streams", field<&S::scheduler, &SchedulerSettings::max_streams>, 1, 8,
               "most replies at once"));
@@ -153,7 +165,7 @@ std::string SettingKey::name() const { return section.empty() ? std::string(key)
 std::string SettingKey::environment_name() const {
   std::string name = section.empty() ? fmt::format("GLM53_{}", key) : fmt::format("GLM53_{}_{}", section, key);
   std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+                 [](unsigned char c) { return c == '.' ? '_' : static_cast<char>(std::toupper(c)); });
   return name;
 }
 

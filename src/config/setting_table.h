@@ -16,7 +16,7 @@ namespace glm53::config {
 using FieldRef = std::variant<int*, int64_t*, bool*, std::string*, std::vector<std::string>*>;
 
 struct SettingKey {
-  std::string_view section;  ///< "" for a top-level key
+  std::string_view section;  ///< "" for a top-level key; "dense.groups" is a section within a section
   std::string_view key;
   FieldRef (*field)(Settings&);
   std::string_view help;  ///< one line

@@ -65,12 +65,22 @@ class EntryCollector final : public YAML::EventHandler {
       entries_.push_back({section_, "", {}, key_line_});
       has_key_ = false;
       level_ = Level::kSection;
+    } else if (level_ == Level::kSection && has_key_ && is_section(section_ + "." + key_)) {
+      outer_section_ = section_;
+      section_ += "." + key_;
+      has_key_ = false;
+      level_ = Level::kInnerSection;
     } else {
       fail(mark, where() + "a mapping is not expected here");
     }
   }
 
   void OnMapEnd() override {
+    if (level_ == Level::kInnerSection) {
+      level_ = Level::kSection;
+      section_ = outer_section_;
+      return;
+    }
     level_ = level_ == Level::kSection ? Level::kRoot : Level::kDocument;
     section_.clear();
   }
@@ -94,7 +104,7 @@ class EntryCollector final : public YAML::EventHandler {
   }
 
  private:
-  enum class Level : uint8_t { kDocument, kRoot, kSection, kList };
+  enum class Level : uint8_t { kDocument, kRoot, kSection, kInnerSection, kList };
 
   [[noreturn]] void fail(const YAML::Mark& mark, const std::string& message) const {
     throw Error(fmt::format("{}:{}: {}", file_, mark.line + 1, message));
@@ -154,6 +164,7 @@ class EntryCollector final : public YAML::EventHandler {
   Level level_ = Level::kDocument;
   Level above_list_ = Level::kRoot;
   std::string section_;
+  std::string outer_section_;  ///< of kInnerSection
   std::string key_;
   int key_line_ = 0;
   bool has_key_ = false;

@@ -14,22 +14,69 @@
 namespace glm53 {
 namespace {
 
+bool has_fp8_index(const Settings& settings) {
+  return (settings.kv.index.empty() ? settings.kv.dtype : settings.kv.index) == "fp8";
+}
+
+struct DenseGroup {
+  const char* key;
+  std::string DenseGroupSettings::*setting;
+  LinearGroup group;
+};
+
+constexpr DenseGroup kDenseGroups[] = {
+    {"dense.groups.kda", &DenseGroupSettings::kda, LinearGroup::kKda},
+    {"dense.groups.mla", &DenseGroupSettings::mla, LinearGroup::kMla},
+    {"dense.groups.kv_b", &DenseGroupSettings::kv_b, LinearGroup::kKvB},
+    {"dense.groups.mlp", &DenseGroupSettings::mlp, LinearGroup::kMlp},
+    {"dense.groups.shared", &DenseGroupSettings::shared, LinearGroup::kShared},
+    {"dense.groups.head", &DenseGroupSettings::head, LinearGroup::kHead},
+};
+
 std::unique_ptr<Backend> make_cpu(const Settings& settings, const Geometry& geometry) {
   const bool serving = settings.cpu.mode == "bf16";
-  if (!serving && settings.kv.dtype != "bf16") {
-    throw Error(fmt::format("kv.dtype: {} is not supported by cpu.mode fp32; supported: bf16", settings.kv.dtype));
+  const auto only_bf16 = [](const char* key, const std::string& value, const char* what) {
+    if (value != "bf16" && !value.empty()) {
+      throw Error(fmt::format("{}: {} is not supported by {}; supported: bf16", key, value, what));
+    }
+  };
+  if (!serving) {
+    only_bf16("kv.dtype", settings.kv.dtype, "cpu.mode fp32");
+    only_bf16("kv.index", settings.kv.index, "cpu.mode fp32");
+  }
+  only_bf16("dense.format", settings.dense.format, "the CPU backend");
+  for (const DenseGroup& group : kDenseGroups) {
+    only_bf16(group.key, settings.dense_groups.*group.setting, "the CPU backend");
   }
   CpuBackendOptions options;
   options.threads = settings.cpu.threads;
   options.tensor_parallel = settings.cluster.tp;
   options.mode = serving ? CpuMode::kServing : CpuMode::kFp32;
   options.latents = settings.kv.dtype == "fp8" ? LatentFormat::kFp8 : LatentFormat::kBf16;
+  options.fp8_index = has_fp8_index(settings);
   return make_cpu_backend(geometry, options);
 }
 
 }  // namespace
 
 #ifdef GLM53_HAVE_CUDA
+
+namespace {
+
+DenseFormat dense_format(const std::string& name) {
+  return name == "fp8" ? DenseFormat::kFp8 : name == "q4" ? DenseFormat::kQ4 : DenseFormat::kBf16;
+}
+
+DenseFormats dense_formats(const Settings& settings) {
+  DenseFormats formats = dense_formats(dense_format(settings.dense.format));
+  for (const DenseGroup& group : kDenseGroups) {
+    const std::string& name = settings.dense_groups.*group.setting;
+    if (!name.empty()) formats[group.group] = dense_format(name);
+  }
+  return formats;
+}
+
+}  // namespace
 
 const char* resolve_backend(const Settings& settings) {
   if (settings.backend == "auto") return cuda_device_problem(settings.cuda.device).empty() ? "cuda" : "cpu";
@@ -42,8 +89,9 @@ std::unique_ptr<Backend> make_backend(const Settings& settings, const Geometry& 
   options.device = settings.cuda.device;
   options.tensor_parallel = settings.cluster.tp;
   options.fp8_latents = settings.kv.dtype == "fp8";
-  options.fp8_index = options.fp8_latents;
   options.graphs = settings.cuda.graphs;
+  options.fp8_index = has_fp8_index(settings);
+  options.dense = dense_formats(settings);
   return make_cuda_backend(geometry, options);
 }
 

@@ -88,7 +88,7 @@ int run(int argc, char** argv) {
 
   std::unique_ptr<Backend> backend = make_backend(settings, geometry);
   const int64_t available = available_backend_memory(settings);
-  require_fit(settings, *backend, least_weight_bytes(geometry), available);
+  require_fit(settings, *backend, least_weight_bytes(geometry, backend->name() == "cuda"), available);
   ModelWeights weights = load_weights(inventory, geometry, {settings.cluster.rank, settings.cluster.tp}, *backend,
                                       LoadProgress(geometry.layers));
   const CachePlan caches = plan_caches(settings, settings.context);

@@ -55,7 +55,6 @@ int64_t largest_context(const Settings& settings, const Backend& backend, int64_
 
 void check_supported(const Settings& s) {
   if (s.cluster.tp != 1) refuse("cluster.tp", std::to_string(s.cluster.tp), "1");
-  if (s.dense.format != "bf16") refuse("dense.format", s.dense.format, "bf16");
   if (s.draft.kind != "none") refuse("draft.kind", s.draft.kind, "none");
   if (s.stream.smooth) refuse("stream.smooth", "true", "false");
   if (s.defaults.reasoning_budget != 0) {
@@ -102,15 +101,16 @@ void LoadProgress::operator()(int layers_done) {
                std::chrono::duration<double>(now - start_).count());
 }
 
-int64_t least_weight_bytes(const Geometry& geometry) {
-  int64_t bytes = 0;
+int64_t least_weight_bytes(const Geometry& geometry, bool packed) {
+  int64_t bits = 0;
   for (const TensorSpec& spec : tensor_table(geometry)) {
     if (spec.group != TensorGroup::kTrunk) continue;
     int64_t elements = 1;
     for (int64_t extent : spec.shape) elements *= std::max<int64_t>(extent, 0);
-    bytes += 2 * elements;
+    const bool expert = spec.name.find(".mlp.experts.") != std::string::npos;
+    bits += elements * (!packed || spec.form == TensorForm::kValues ? 16 : expert ? 1 : 4);
   }
-  return bytes;
+  return bits / 8;
 }
 
 int64_t available_memory() {

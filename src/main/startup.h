@@ -45,8 +45,9 @@ class LoadProgress {
   std::chrono::steady_clock::time_point last_ = start_;
 };
 
-/// Bytes that the trunk's weights take at least, before any is read: two a weight.
-int64_t least_weight_bytes(const Geometry& geometry);
+/// Bytes that the trunk's weights take at least, before any is read: two a weight, or `packed` one bit a weight of an
+/// expert and four of another matrix.
+int64_t least_weight_bytes(const Geometry& geometry, bool packed);
 
 /// MemAvailable of /proc/meminfo, bytes.
 int64_t available_memory();

@@ -18,7 +18,7 @@ class WeightLoader {
   HeadWeights head() {
     HeadWeights head;
     head.norm = vector("norm.weight");
-    head.lm_head = linear("lm_head", {part("lm_head")});
+    head.lm_head = linear("lm_head", LinearGroup::kHead, {part("lm_head")});
     return head;
   }
 
@@ -34,7 +34,7 @@ class WeightLoader {
       layer.sparse_attention = sparse_attention();
     }
     if (g_.mlp[index] == MlpKind::kDense) {
-      layer.mlp = mlp(prefix_ + "mlp.", g_.dense_intermediate);
+      layer.mlp = mlp(prefix_ + "mlp.", LinearGroup::kMlp, g_.dense_intermediate);
     } else {
       layer.moe = moe();
     }
@@ -67,11 +67,12 @@ class WeightLoader {
       throw Error("layer " + std::to_string(index_) +
                   ": f_a_proj, f_b_proj, g_a_proj and g_b_proj disagree on the width of the low-rank gates");
     }
-    w.input = linear(name + "input", {part(name + "q_proj", d), part(name + "k_proj", d), part(name + "v_proj", d),
-                                      part(name + "b_proj"), part(name + "f_a_proj"), part(name + "g_a_proj")});
-    w.forget_up = linear(name + "f_b_proj", {part(name + "f_b_proj", d)});
-    w.gate_up = linear(name + "g_b_proj", {part(name + "g_b_proj", d)});
-    w.output = linear(name + "o_proj", {part(name + "o_proj", d)});
+    w.input = linear(name + "input", LinearGroup::kKda,
+                     {part(name + "q_proj", d), part(name + "k_proj", d), part(name + "v_proj", d),
+                      part(name + "b_proj"), part(name + "f_a_proj"), part(name + "g_a_proj")});
+    w.forget_up = linear(name + "f_b_proj", LinearGroup::kKda, {part(name + "f_b_proj", d)});
+    w.gate_up = linear(name + "g_b_proj", LinearGroup::kKda, {part(name + "g_b_proj", d)});
+    w.output = linear(name + "o_proj", LinearGroup::kKda, {part(name + "o_proj", d)});
     const int64_t taps = d * g_.conv_kernel;
     const std::array conv = {vector_part(name + "q_conv1d.weight", taps), vector_part(name + "k_conv1d.weight", taps),
                              vector_part(name + "v_conv1d.weight", taps)};
@@ -89,10 +90,11 @@ class WeightLoader {
     w.sparse_index = sparse_index_++;
     const Range heads = share(g_.mla_heads, "MLA heads");
     w.heads = static_cast<int>(heads.size());
-    w.latents = linear(name + "latents", {part(name + "q_a_proj"), part(name + "kv_a_proj_with_mqa")});
+    w.latents =
+        linear(name + "latents", LinearGroup::kMla, {part(name + "q_a_proj"), part(name + "kv_a_proj_with_mqa")});
     w.query_norm = vector(name + "q_a_layernorm.weight");
     w.latent_norm = vector(name + "kv_a_layernorm.weight");
-    w.query_up = linear(name + "q_b_proj", {part(name + "q_b_proj", g_.qk_dim)});
+    w.query_up = linear(name + "q_b_proj", LinearGroup::kMla, {part(name + "q_b_proj", g_.qk_dim)});
     std::vector<LinearPart> keys;
     std::vector<LinearPart> values;
     for (int64_t h = heads.begin; h < heads.end; ++h) {
@@ -106,25 +108,25 @@ class WeightLoader {
       keys.push_back(key);
       values.push_back(value);
     }
-    w.key_absorb = backend_.load_linear_batch(name + "kv_b_proj.key", keys);
-    w.value_up = backend_.load_linear_batch(name + "kv_b_proj.value", values);
-    w.output = linear(name + "o_proj", {part(name + "o_proj", g_.v_dim)});
-    w.index_query_up = linear(name + "indexer.wq_b", {part(name + "indexer.wq_b")});
-    w.index_input =
-        linear(name + "indexer.input", {part(name + "indexer.wk"), part(name + "indexer.index_kpool_compress_gate"),
-                                        part(name + "indexer.weights_proj")});
+    w.key_absorb = backend_.load_linear_batch(name + "kv_b_proj.key", LinearGroup::kKvB, keys);
+    w.value_up = backend_.load_linear_batch(name + "kv_b_proj.value", LinearGroup::kKvB, values);
+    w.output = linear(name + "o_proj", LinearGroup::kMla, {part(name + "o_proj", g_.v_dim)});
+    w.index_query_up = linear(name + "indexer.wq_b", LinearGroup::kIndexer, {part(name + "indexer.wq_b")});
+    w.index_input = linear(name + "indexer.input", LinearGroup::kIndexer,
+                           {part(name + "indexer.wk"), part(name + "indexer.index_kpool_compress_gate"),
+                            part(name + "indexer.weights_proj")});
     w.index_key_norm = vector(name + "indexer.k_norm.weight");
     w.index_key_bias = vector(name + "indexer.k_norm.bias");
     w.pool_position = vector(name + "indexer.index_kpool_compress_ape");
     return w;
   }
 
-  MlpWeights mlp(const std::string& name, int64_t width) {
+  MlpWeights mlp(const std::string& name, LinearGroup group, int64_t width) {
     MlpWeights w;
     w.layer = index_;
     w.width = share(width, name + "gate_proj rows").size();
-    w.gate_up = linear(name + "gate_up", {part(name + "gate_proj"), part(name + "up_proj")});
-    w.down = linear(name + "down_proj", {part(name + "down_proj", 1)});
+    w.gate_up = linear(name + "gate_up", group, {part(name + "gate_proj"), part(name + "up_proj")});
+    w.down = linear(name + "down_proj", group, {part(name + "down_proj", 1)});
     return w;
   }
 
@@ -134,7 +136,8 @@ class WeightLoader {
     w.layer = index_;
     w.router = matrix(name + "gate", Precision::kFp32);
     w.router_bias = vector(name + "gate.e_score_correction_bias");
-    w.shared = mlp(name + "shared_experts.", static_cast<int64_t>(g_.moe_intermediate) * g_.shared_experts);
+    w.shared = mlp(name + "shared_experts.", LinearGroup::kShared,
+                   static_cast<int64_t>(g_.moe_intermediate) * g_.shared_experts);
     std::vector<ExpertParts> experts;
     for (int e = 0; e < g_.experts; ++e) {
       const std::string expert = name + "experts." + std::to_string(e) + ".";
@@ -174,8 +177,8 @@ class WeightLoader {
     return {whole_range.begin + units.begin * unit, whole_range.begin + units.end * unit};
   }
 
-  Linear linear(const std::string& name, const std::vector<LinearPart>& parts) {
-    return backend_.load_linear(name, parts);
+  Linear linear(const std::string& name, LinearGroup group, const std::vector<LinearPart>& parts) {
+    return backend_.load_linear(name, group, parts);
   }
 
   Matrix matrix(const std::string& name, Precision precision) {

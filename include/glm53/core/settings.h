@@ -46,6 +46,17 @@ struct CudaSettings {
 
 struct KvSettings {
   std::string dtype = "fp8";  ///< bf16 | fp8; the CPU's fp32 mode keeps caches in fp32
+  std::string index;          ///< of pool keys: bf16 | fp8; "" = as dtype
+};
+
+/// Section dense.groups: bf16 | fp8 | q4 for a part of the dense weights; "" = what dense.format means for it.
+struct DenseGroupSettings {
+  std::string kda;
+  std::string mla;     ///< without kv_b
+  std::string kv_b;    ///< keys and values from latents
+  std::string mlp;     ///< of the dense layers
+  std::string shared;  ///< shared experts
+  std::string head;    ///< lm_head
 };
 
 struct DenseSettings {
@@ -108,6 +119,7 @@ struct Settings {
   int64_t context = 1048576;  ///< tokens of prompt and reply together
   KvSettings kv;
   DenseSettings dense;
+  DenseGroupSettings dense_groups;  ///< section `dense.groups`
   SchedulerSettings scheduler;
   DraftSettings draft;
   StreamSettings stream;

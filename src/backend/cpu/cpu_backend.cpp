@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <stdexcept>
 
@@ -38,11 +39,15 @@ CpuBackend::CpuBackend(const Geometry& geometry, const CpuBackendOptions& option
       kda_heads_(geometry.kda_heads / options.tensor_parallel),
       serving_(options.mode == CpuMode::kServing),
       latent_format_(options.latents),
+      fp8_index_(options.mode == CpuMode::kServing && options.fp8_index),
       pool_(options.threads),
       kernels_(vector_kernels()) {
   if (geometry.kda_head_dim != 128) throw Error("linear_attn_config.head_dim: the CPU backend supports 128 only");
   if (geometry.hc_streams != 4) throw Error("hc_mult: the CPU backend supports 4 streams only");
   if (geometry.conv_kernel != 4) throw Error("short_conv_kernel_size: the CPU backend supports 4 only");
+  if (fp8_index_ && !std::has_single_bit(static_cast<unsigned>(geometry.index_dim))) {
+    throw Error("index_head_dim: kv.index fp8 needs a power of two");
+  }
   if (kPageTokens % geometry.index_kpool != 0) throw Error("index_kpool must divide 64, the positions of a page");
 }
 
@@ -68,22 +73,27 @@ PackedLinear CpuBackend::pack(std::span<const LinearPart> parts) const {
   return packed;
 }
 
-Linear CpuBackend::load_linear(std::string_view, std::span<const LinearPart> parts) {
+/// Index in linears_ of the packed parts.
+int CpuBackend::add_linear(std::span<const LinearPart> parts) {
   linears_.push_back(pack(parts));
-  const PackedLinear& packed = linears_.back();
-  weight_bytes_ += static_cast<int64_t>(packed.panels.size());
-  return {packed.out, packed.in, static_cast<int>(linears_.size()) - 1};
+  weight_bytes_ += static_cast<int64_t>(linears_.back().panels.size());
+  return static_cast<int>(linears_.size()) - 1;
 }
 
-LinearBatch CpuBackend::load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) {
-  const Linear first = load_linear(name, matrices.first(1));
-  for (size_t m = 1; m < matrices.size(); ++m) load_linear(name, matrices.subspan(m, 1));
-  return {first.out, first.in, static_cast<int>(matrices.size()), first.handle};
+Linear CpuBackend::load_linear(std::string_view, LinearGroup, std::span<const LinearPart> parts) {
+  const int handle = add_linear(parts);
+  return {linears_.back().out, linears_.back().in, handle};
 }
 
-Matrix CpuBackend::load_matrix(std::string_view name, const LinearPart& part, Precision) {
-  const Linear packed = load_linear(name, {&part, 1});
-  return {packed.out, packed.in, packed.handle};
+LinearBatch CpuBackend::load_linear_batch(std::string_view, LinearGroup, std::span<const LinearPart> matrices) {
+  const int first = add_linear(matrices.first(1));
+  for (size_t m = 1; m < matrices.size(); ++m) add_linear(matrices.subspan(m, 1));
+  return {matrices.front().out(), matrices.front().in(), static_cast<int>(matrices.size()), first};
+}
+
+Matrix CpuBackend::load_matrix(std::string_view, const LinearPart& part, Precision) {
+  const int handle = add_linear({&part, 1});
+  return {part.out(), part.in(), handle};
 }
 
 Vector CpuBackend::load_vector(std::string_view, std::span<const VectorPart> parts) {

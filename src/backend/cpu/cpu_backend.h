@@ -25,6 +25,7 @@ struct CpuBackendOptions {
   int tensor_parallel = 1;  ///< ranks; this one holds kda_heads / tensor_parallel heads
   CpuMode mode = CpuMode::kFp32;
   LatentFormat latents = LatentFormat::kBf16;
+  bool fp8_index = false;  ///< serving mode: pool keys and index queries rotated and in e4m3, as a GPU stores them
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const Geometry& geometry, const CpuBackendOptions& options);

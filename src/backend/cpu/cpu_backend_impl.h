@@ -42,8 +42,9 @@ class CpuBackend final : public Backend {
   std::string_view name() const override { return "cpu"; }
 
   // cpu_backend.cpp: weights, memory, sequences, the frame of a forward call
-  Linear load_linear(std::string_view name, std::span<const LinearPart> parts) override;
-  LinearBatch load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) override;
+  Linear load_linear(std::string_view name, LinearGroup group, std::span<const LinearPart> parts) override;
+  LinearBatch load_linear_batch(std::string_view name, LinearGroup group,
+                                std::span<const LinearPart> matrices) override;
   Matrix load_matrix(std::string_view name, const LinearPart& part, Precision precision) override;
   Vector load_vector(std::string_view name, std::span<const VectorPart> parts) override;
   ExpertBank load_experts(std::string_view name, std::span<const ExpertParts> experts) override;
@@ -111,6 +112,7 @@ class CpuBackend final : public Backend {
   /// A named scratch buffer of at least `count` floats; contents undefined. One name, one use inside an operation.
   float* scratch(const char* name, int64_t count);
   PackedLinear pack(std::span<const LinearPart> parts) const;
+  int add_linear(std::span<const LinearPart> parts);
   void trace(int layer, std::string_view name, const float* values, int64_t width) const;
 
   // cpu_kda.cpp
@@ -124,6 +126,7 @@ class CpuBackend final : public Backend {
 
   // cpu_sparse_attention.cpp
   void write_latent(const float* latent, float* page_row) const;
+  void quantise_index_vector(float* values) const;
   void write_pool_key(const IndexRing& ring, int64_t first, const float* pool_position, float* weights,
                       float* pool_key) const;
 
@@ -136,6 +139,7 @@ class CpuBackend final : public Backend {
   const int kda_heads_;  ///< of this rank
   const bool serving_;   ///< CpuMode::kServing
   const LatentFormat latent_format_;
+  const bool fp8_index_;
   mutable ThreadPool pool_;
   const VectorKernels& kernels_;
   TraceSink* trace_ = nullptr;

@@ -47,16 +47,43 @@ void select_pools(RowScratch& scratch, int pool_count, int keep) {
   std::ranges::sort(scratch.pools, better);
 }
 
+/// Nearest multiples of a power-of-two scale that e4m3 holds: one scale a row, 2^ceil(log2(largest / 448)).
+void round_to_e4m3_row(const float* values, int64_t count, float* rounded) {
+  float largest = 1e-4F;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(values[i]));
+  const float scale = std::exp2(std::ceil(std::log2(largest / kLargestE4m3)));
+  for (int64_t i = 0; i < count; ++i) rounded[i] = round_to_e4m3(values[i] / scale) * scale;
+}
+
+/// The orthonormal Walsh–Hadamard transform in Sylvester order, in place; `count` a power of two.
+void hadamard(float* values, int64_t count) {
+  for (int64_t step = 1; step < count; step *= 2) {
+    for (int64_t i = 0; i < count; ++i) {
+      if ((i & step) != 0) continue;
+      const float a = values[i];
+      const float b = values[i + step];
+      values[i] = a + b;
+      values[i + step] = a - b;
+    }
+  }
+  const float scale = 1.0F / std::sqrt(static_cast<float>(count));
+  for (int64_t i = 0; i < count; ++i) values[i] *= scale;
+}
+
 }  // namespace
 
 /// A latent row as the cache would give it back.
 void CpuBackend::write_latent(const float* latent, float* page_row) const {
   std::copy_n(latent, geometry_.latent, page_row);
   if (!serving_ || latent_format_ == LatentFormat::kBf16) return;  // bf16 rows hold the norm's result exactly
-  float largest = 1e-4F;
-  for (int i = 0; i < geometry_.latent; ++i) largest = std::max(largest, std::abs(latent[i]));
-  const float scale = std::exp2(std::ceil(std::log2(largest / kLargestE4m3)));
-  for (int i = 0; i < geometry_.latent; ++i) page_row[i] = round_to_e4m3(latent[i] / scale) * scale;
+  round_to_e4m3_row(latent, geometry_.latent, page_row);
+}
+
+/// A pool key or index query as scores see it with fp8 keys (spec 70 §3.2). Both are rotated, so products stay.
+void CpuBackend::quantise_index_vector(float* values) const {
+  hadamard(values, geometry_.index_dim);
+  round_bf16(values, geometry_.index_dim);
+  round_to_e4m3_row(values, geometry_.index_dim, values);
 }
 
 /// kP[c] = Σ_j π_j·kI_{first+j}[c], π = softmax over the pool's positions of (γI_{first+j}[c] + ape[j][c]).
@@ -84,6 +111,7 @@ void CpuBackend::write_pool_key(const IndexRing& ring, int64_t first, const floa
     pool_key[c] = key / sum;
   }
   round_bf16(pool_key, dim);
+  if (fp8_index_) quantise_index_vector(pool_key);
 }
 
 void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor x, Tensor y) {
@@ -156,6 +184,9 @@ void CpuBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor 
   const int64_t index_query_width = int64_t{g.index_heads} * index_dim;
   float* index_query = scratch("dsa.index_query", rows * index_query_width);
   multiply(linear(weights.index_query_up), low, low_width, rows, index_query, index_query_width);
+  if (fp8_index_) {
+    for (int64_t v = 0; v < int64_t{rows} * g.index_heads; ++v) quantise_index_vector(index_query + v * index_dim);
+  }
 
   // Selection and attention, row by row.
   const float attention_scale = 1.0F / std::sqrt(static_cast<float>(g.qk_dim));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/dense_format.h"
 
 namespace glm53 {
 
@@ -15,6 +16,7 @@ struct CudaBackendOptions {
   bool fp8_latents = true;  ///< kv.dtype
   bool fp8_index = true;    ///< kv.index
   bool graphs = true;       ///< cuda.graphs: record window calls at start and replay them
+  DenseFormats dense;       ///< dense.format, dense.groups
 };
 
 /// Empty when `device` can run this program, else why not: no driver, no such device, or its compute capability.

@@ -89,8 +89,9 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return "cuda"; }
 
   // cuda_weights.cpp
-  Linear load_linear(std::string_view name, std::span<const LinearPart> parts) override;
-  LinearBatch load_linear_batch(std::string_view name, std::span<const LinearPart> matrices) override;
+  Linear load_linear(std::string_view name, LinearGroup group, std::span<const LinearPart> parts) override;
+  LinearBatch load_linear_batch(std::string_view name, LinearGroup group,
+                                std::span<const LinearPart> matrices) override;
   Matrix load_matrix(std::string_view name, const LinearPart& part, Precision precision) override;
   Vector load_vector(std::string_view name, std::span<const VectorPart> parts) override;
   ExpertBank load_experts(std::string_view name, std::span<const ExpertParts> experts) override;
@@ -149,6 +150,8 @@ class CudaBackend final : public Backend {
   MhcLaunch mhc_launch(const MhcSite& site);
 
   // cuda_weights.cpp
+  /// Throws Error naming the tensor when the kernels cannot take its input width.
+  kernels::WeightFormat weight_format(LinearGroup group, std::string_view name, int64_t in) const;
   /// The part's slice on the device, as pack_linear and convert_matrix read it.
   kernels::SourceMatrix stage(const LinearPart& part);
   void upload(void* device, const void* host, size_t bytes);

@@ -1,6 +1,7 @@
 // Weights: from the checkpoint's views to packed device memory.
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/weight_source.h"
@@ -89,11 +90,27 @@ kernels::SourceMatrix CudaBackend::stage(const LinearPart& part) {
   return source;
 }
 
-Linear CudaBackend::load_linear(std::string_view, std::span<const LinearPart> parts) {
+kernels::WeightFormat CudaBackend::weight_format(LinearGroup group, std::string_view name, int64_t in) const {
+  if (in % kernels::kLinearColumns != 0) {
+    throw Error("tensor " + std::string(name) + ": " + std::to_string(in) +
+                " inputs; the CUDA backend needs a multiple of " + std::to_string(kernels::kLinearColumns));
+  }
+  switch (options_.dense[group]) {
+    case DenseFormat::kBf16:
+      return kernels::WeightFormat::bf16;
+    case DenseFormat::kFp8:
+      return kernels::WeightFormat::fp8;
+    case DenseFormat::kQ4:
+      return kernels::WeightFormat::q4;
+  }
+  throw std::logic_error("cuda backend: unknown dense format");
+}
+
+Linear CudaBackend::load_linear(std::string_view name, LinearGroup group, std::span<const LinearPart> parts) {
   int64_t out = 0;
   for (const LinearPart& part : parts) out = align_part(out) + part.out();
   const int64_t in = parts.front().in();
-  const auto format = kernels::WeightFormat::bf16;
+  const kernels::WeightFormat format = weight_format(group, name, in);
   DeviceLinear packed;
   packed.data = make_zeroed(static_cast<size_t>(kernels::packed_bytes(format, out, in)));
   int64_t first = 0;
@@ -110,10 +127,11 @@ Linear CudaBackend::load_linear(std::string_view, std::span<const LinearPart> pa
   return {out, in, static_cast<int>(linears_.size()) - 1};
 }
 
-LinearBatch CudaBackend::load_linear_batch(std::string_view, std::span<const LinearPart> matrices) {
+LinearBatch CudaBackend::load_linear_batch(std::string_view name, LinearGroup group,
+                                           std::span<const LinearPart> matrices) {
   const int64_t out = matrices.front().out();
   const int64_t in = matrices.front().in();
-  const auto format = kernels::WeightFormat::bf16;
+  const kernels::WeightFormat format = weight_format(group, name, in);
   const auto bytes = static_cast<size_t>(kernels::packed_bytes(format, out, in));
   DeviceLinear packed;
   packed.data = make_zeroed(bytes * matrices.size());

@@ -58,7 +58,7 @@ class CpuOperations : public testing::Test {
   Linear linear(int64_t out, int64_t in, std::vector<float> values) {
     const StoredTensor stored("w", {out, in}, std::move(values));
     const std::array parts = {LinearPart{&stored.tensor, nullptr, {0, out}, {0, in}, false}};
-    return backend_->load_linear("w", parts);
+    return backend_->load_linear("w", LinearGroup::kMlp, parts);
   }
 
   Matrix matrix(int64_t rows, int64_t columns, std::vector<float> values) {

@@ -81,6 +81,39 @@ TEST(Yaml, TextWithoutKeysIsEmpty) {
 
 TEST(Yaml, SectionMayBeEmpty) { EXPECT_EQ(from_yaml("server:\n  # port: 1\nkv: {}\n").values.server.port, 8888); }
 
+TEST(Yaml, DenseGroupsAreASectionWithinASection) {
+  const EffectiveSettings s = from_yaml(R"(
+dense:
+  groups: {kda: fp8, "head": bf16}
+  format: q4
+kv: {index: bf16}
+)");
+  EXPECT_EQ(s.values.dense.format, "q4");
+  EXPECT_EQ(s.values.dense_groups.kda, "fp8");
+  EXPECT_EQ(s.values.dense_groups.head, "bf16");
+  EXPECT_EQ(s.values.dense_groups.mla, "");
+  EXPECT_EQ(s.values.kv.index, "bf16");
+  EXPECT_EQ(origin_of(s, "dense.groups", "kda"), "test.yaml:3");
+  EXPECT_EQ(origin_of(s, "dense", "format"), "test.yaml:4");
+  EXPECT_EQ(from_yaml("dense:\n  groups:\n    # kda: q4\n  format: fp8\n").values.dense.format, "fp8");
+  EXPECT_EQ(from_yaml("dense: {groups: {}}").values.dense_groups.kda, "");
+  EXPECT_EQ(from_yaml("dense.groups: {mla: q4}").values.dense_groups.mla, "q4");
+}
+
+TEST(Yaml, DenseGroupErrorsNameTheKey) {
+  const auto message = [](const std::string& text) { return error_of([&] { from_yaml(text); }); };
+  EXPECT_EQ(message("dense: {groups: {kda: int4}}"),
+            "test.yaml:1: dense.groups.kda: expected one of \"\", bf16, fp8, q4, found \"int4\"");
+  EXPECT_EQ(message("dense:\n  groups:\n    kds: q4\n"),
+            "test.yaml:3: unknown key \"dense.groups.kds\", the nearest is dense.groups.kda");
+  EXPECT_EQ(message("dense: {groups: q4}"), "test.yaml:1: dense.groups: expected a section of keys, found a value");
+  EXPECT_EQ(message("dense: {groups: {kda: {x: q4}}}"),
+            "test.yaml:1: dense.groups.kda: a mapping is not expected here");
+  EXPECT_EQ(message("dense: {groups: {kda: q4, kda: q4}}"), "test.yaml:1: dense.groups.kda is given twice");
+  EXPECT_EQ(message("dense: {groups: {}, groups: {}}"), "test.yaml:1: dense.groups is given twice");
+  EXPECT_EQ(message("kv: {groups: {kda: q4}}"), "test.yaml:1: kv.groups: a mapping is not expected here");
+}
+
 TEST(Yaml, OneKeyOfAListKeyNeedsNoBrackets) {
   EXPECT_THAT(from_yaml("server: {api_key: 'a,b'}").values.server.api_key, testing::ElementsAre("a,b"));
   EXPECT_THAT(from_yaml("server: {api_key: ''}").values.server.api_key, testing::IsEmpty());
@@ -134,6 +167,11 @@ TEST(Precedence, CommandLineOverEnvironmentOverFileOverDefault) {
   EXPECT_EQ(origin_of(s, "server", "max_body_mib"), path + ":4");
   EXPECT_EQ(origin_of(s, "server", "header_kib"), "default");
   std::filesystem::remove(path);
+
+  const EffectiveSettings groups =
+      load_settings(parse({"--set", "dense.groups.kda=q4"}), {{"GLM53_DENSE_GROUPS_KV_B", "fp8"}});
+  EXPECT_EQ(groups.values.dense_groups.kda, "q4");
+  EXPECT_EQ(groups.values.dense_groups.kv_b, "fp8");
 }
 
 TEST(Precedence, ShortcutsWinOverSet) {
@@ -256,9 +294,11 @@ TEST(Table, EditDistance) {
 
 TEST(PrintConfig, ReadsBackToTheSameValuesAndNamesOrigins) {
   EffectiveSettings s = from_yaml("model:\n  path: \"a \\\"b\\\" \\\\ # ü: x\"\nserver: {port: 0}\n");
-  apply_command_line({{"--set", "context", "99"}}, s);
+  apply_command_line({{"--set", "context", "99"}, {"--set", "dense.groups.mlp", "q4"}}, s);
   const std::string printed = to_yaml(s);
   EXPECT_THAT(printed, HasSubstr("context: 99  # --set\n"));
+  EXPECT_THAT(printed, HasSubstr("  groups:\n    kda: \"\"  # default\n"));
+  EXPECT_THAT(printed, HasSubstr("    mlp: \"q4\"  # --set\n"));
   EXPECT_THAT(printed, HasSubstr("  port: 0  # test.yaml:3\n"));
   EXPECT_THAT(printed, HasSubstr("  host: \"0.0.0.0\"  # default\n"));
   const EffectiveSettings again = from_yaml(printed);
