@@ -191,7 +191,7 @@ void launch_tiles(const LinearProblem& problem, int matrices, cudaStream_t strea
   // A warp of a quantised tile takes all 128 rows, so that each code is widened once a block.
   constexpr int kWarpRows = kFormat == WeightFormat::bf16 ? 64 : 128;
   const int64_t large = ceil_div(problem.rows, 128) * ceil_div(problem.out, 128) * matrices;
-  if (large >= kFullDevice) {
+  if (problem.rows > 64 && large >= kFullDevice) {
     launch<Shape<kFormat, 128, 128, kWarpRows>>(problem, matrices, stream);
   } else {
     launch<Shape<kFormat, 64, 64, kWarpRows / 2>>(problem, matrices, stream);

@@ -27,6 +27,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kSplitTile = 64;  // channels of the smallest tile, by which K is split
 constexpr int kMaxSlices = 32;
 constexpr int kMaxCounters = 256;
+constexpr int kNarrowSlices = 8;  // from here on the sum over slices outweighs the traffic of x
 // Blocks that keep every memory channel of either device busy; a constant, as no device property may enter the bits.
 constexpr int kWantedBlocks = 396;
 
@@ -40,22 +41,24 @@ int slice_count(int64_t out, int64_t in, int matrices) {
 }
 
 /// Tile of a block and its pipeline stage in shared memory: codes [strip][block], q4 scales, x [block][row].
-template <WeightFormat kFormatArg, int kRowTilesArg>
+template <WeightFormat kFormatArg, int kRowTilesArg, int kWarpStripsArg>
 struct Shape {
   static constexpr WeightFormat kFormat = kFormatArg;
   static constexpr int kRowTiles = kRowTilesArg;
   static constexpr int kRows = 8 * kRowTiles;
-  static constexpr int kWarpStrips = kRowTiles <= 2 ? 1 : 2;
+  static constexpr int kWarpStrips = kWarpStripsArg;
   static constexpr int kTileStrips = kWarps * kWarpStrips;
   static constexpr int kTileChannels = kTileStrips * kStripChannels;
-  static constexpr int kBlocks = kFormat == WeightFormat::bf16 && kWarpStrips == 2 ? 2 : kPanelBlocks;
+  static constexpr int kBlocks = kFormat == WeightFormat::bf16 && kRowTiles >= 4 ? 2 : kPanelBlocks;
   static constexpr int kStripBytes = kBlocks * block_bytes(kFormat);
   static constexpr int kScales = kTileStrips * kStripBytes;
   static constexpr int kStripScaleBytes = kFormat == WeightFormat::q4 ? kPanelGroups * kQ4ScaleBytes : 0;
   static constexpr int kX = kScales + kTileStrips * kStripScaleBytes;
   static constexpr int kStageBytes = kX + kBlocks * kRows * 64;
   static constexpr int kBudget = kRowTiles >= 8 ? 98 * 1024 : kRowTiles >= 4 ? 80 * 1024 : 72 * 1024;
-  static constexpr int kStages = kBudget / kStageBytes > 8 ? 8 : kBudget / kStageBytes;
+  // Small stages leave room for more blocks, and more warps to widen codes, before they need more depth.
+  static constexpr int kMaxStages = kFormat == WeightFormat::bf16 ? 6 : 5;
+  static constexpr int kStages = kBudget / kStageBytes > kMaxStages ? kMaxStages : kBudget / kStageBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes;
   static_assert(kStages >= 3 && kSharedBytes + 128 <= 99 * 1024);
 };
@@ -84,8 +87,8 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
   const int64_t blocks = int64_t{problem.panels} * kPanelBlocks;
   const uint8_t* weights = problem.weights + matrix * problem.weight_bytes;
 
-  // What a lane copies each stage: 16 bytes of each 512 of its warp's strips. Strips and rows that do not exist repeat
-  // the first one; their results are never stored.
+  // What a lane copies each stage: 16 bytes of each 512 of its warp's strips. Strips that do not exist repeat the first
+  // one; their results are never stored.
   const uint8_t* codes_from[S::kWarpStrips];
   const uint8_t* scales_from[S::kWarpStrips];
 #pragma unroll
@@ -123,9 +126,9 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
 #pragma unroll
     for (int i = 0; i < kXCopies; ++i) {
       const int row = i * (kThreads / kRowChunks) + x_row;
-      const int64_t at = (row < problem.rows ? row : 0) * problem.x_stride + column;
+      const bool wanted = in_x && row < problem.rows;
       cp_async_16(stage + static_cast<uint32_t>(S::kX + x_chunk / 4 * (S::kRows * 64) + x_offset(row, x_chunk % 4)),
-                  in_x ? x_from + at : problem.x, in_x);
+                  wanted ? x_from + (row * problem.x_stride + column) : problem.x, wanted);
     }
   };
 
@@ -189,19 +192,25 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
     __syncthreads();
     if (!last || !present) return;
     __threadfence();
+    // All vectors of a slice, and several slices where those are few, are in flight together; sums stay in slice order.
+    float4 total[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) total[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+#pragma unroll(kVectors >= 8 ? 2 : 8 / kVectors)
+    for (int other = 0; other < split.slices; ++other) {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        const float4 p = __ldcg(partials + (other * kVectors + i) * kThreads);
+        total[i] = make_float4(total[i].x + p.x, total[i].y + p.y, total[i].z + p.z, total[i].w + p.w);
+      }
+    }
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float(&v)[4] = sums[i / S::kRowTiles][i % S::kRowTiles];
-      const float4* partial = partials + i * kThreads;
-      for (int j = 0; j < 4; ++j) v[j] = 0.0F;
-#pragma unroll 4
-      for (int other = 0; other < split.slices; ++other) {
-        const float4 p = __ldcg(partial + int64_t{other} * kSliceVectors);
-        v[0] += p.x;
-        v[1] += p.y;
-        v[2] += p.z;
-        v[3] += p.w;
-      }
+      v[0] = total[i].x;
+      v[1] = total[i].y;
+      v[2] = total[i].z;
+      v[3] = total[i].w;
     }
   }
 
@@ -225,9 +234,9 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
   }
 }
 
-template <WeightFormat kFormat, int kRowTiles>
+template <WeightFormat kFormat, int kRowTiles, int kWarpStrips>
 void launch(const LinearProblem& problem, int matrices, const Split& split, cudaStream_t stream) {
-  using S = Shape<kFormat, kRowTiles>;
+  using S = Shape<kFormat, kRowTiles, kWarpStrips>;
   check_cuda(cudaFuncSetAttribute(window_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
              "linear_window shared memory");
   const dim3 grid(static_cast<unsigned>(ceil_div(problem.out, S::kTileChannels)), static_cast<unsigned>(split.slices),
@@ -238,14 +247,19 @@ void launch(const LinearProblem& problem, int matrices, const Split& split, cuda
 
 template <WeightFormat kFormat>
 void launch_rows(const LinearProblem& problem, int matrices, const Split& split, cudaStream_t stream) {
+  const bool narrow = split.slices >= kNarrowSlices;
   if (problem.rows <= 8) {
-    launch<kFormat, 1>(problem, matrices, split, stream);
+    launch<kFormat, 1, 1>(problem, matrices, split, stream);
   } else if (problem.rows <= 16) {
-    launch<kFormat, 2>(problem, matrices, split, stream);
+    launch<kFormat, 2, 1>(problem, matrices, split, stream);
   } else if (problem.rows <= 32) {
-    launch<kFormat, 4>(problem, matrices, split, stream);
+    narrow ? launch<kFormat, 4, 1>(problem, matrices, split, stream)
+           : launch<kFormat, 4, 2>(problem, matrices, split, stream);
+  } else if constexpr (kFormat == WeightFormat::q4) {
+    launch<kFormat, 8, 2>(problem, matrices, split, stream);  // the narrow form spills registers on sm_121a
   } else {
-    launch<kFormat, 8>(problem, matrices, split, stream);
+    narrow ? launch<kFormat, 8, 1>(problem, matrices, split, stream)
+           : launch<kFormat, 8, 2>(problem, matrices, split, stream);
   }
 }
 
@@ -254,7 +268,7 @@ void launch_rows(const LinearProblem& problem, int matrices, const Split& split,
 size_t linear_window_workspace(int64_t out, int64_t in, int matrices) {
   const int slices = slice_count(out, in, matrices);
   if (slices == 1) return 0;
-  constexpr int kWidestTile = Shape<WeightFormat::bf16, 8>::kTileChannels;
+  constexpr int kWidestTile = 2 * kSplitTile;
   const auto tiles = static_cast<size_t>(ceil_div(out, kWidestTile) * matrices);
   return kMaxCounters * sizeof(uint32_t) +
          tiles * static_cast<size_t>(slices) * kWidestTile * kWindowRows * sizeof(float);
