@@ -117,6 +117,9 @@ class CudaBackend final : public Backend {
   void prepare(const std::function<void()>& operations, bool recordable) override;
   bool replay(const Batch& batch) override;
 
+  // synthetic_history.cpp
+  void fill_history(int slot, int64_t position, uint32_t seed);
+
   // cuda_rows.cpp
   void embed(const Matrix& embedding, Tensor streams) override;
   void mhc_pre(const MhcSite& site, Tensor streams, Tensor mix, Tensor normed) override;
