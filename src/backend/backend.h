@@ -147,9 +147,10 @@ class Backend {
   virtual void head(const HeadWeights& weights, Tensor streams, Tensor hidden, Tensor logits) = 0;
 
   // ---- after a forward call
-  /// Picks one id a row (spec 40 §10). Throws SamplingError when every logit of a row is −inf or one
-  /// is NaN or +inf.
-  virtual void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> ids) = 0;
+  /// Picks one id a row: out[i] by rows[i] (spec 40 §10.2; the steps are those of backend/cpu/sampler.h on every
+  /// backend, and so are the ids). logits [·, vocab] fp32. Throws std::logic_error on a caller's mistake
+  /// (check_sample_rows).
+  virtual void sample(Tensor logits, std::span<const SampleRow> rows, std::span<SampledToken> out) = 0;
 
   // ---- host access: tests, logprobs, collectives of the CPU
   /// Rows [first_row, first_row + rows) as fp32 into `out` [rows, tensor.width].

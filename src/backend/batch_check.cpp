@@ -54,4 +54,49 @@ void check_batch(const Batch& batch, const CachePlan& plan, int vocab,
   }
 }
 
+namespace {
+
+std::logic_error sample_misuse(const std::string& what) { return std::logic_error("sample call: " + what); }
+
+/// Checks one list of every row and adds up the distinct ones.
+template <typename Item, typename IdOf>
+void check_lists(std::span<const SampleRow> rows, std::span<const Item> SampleRow::*list, const char* what, int vocab,
+                 int64_t capacity, const IdOf& id_of) {
+  int64_t entries = 0;
+  std::span<const Item> previous;
+  for (const SampleRow& row : rows) {
+    const std::span<const Item> items = row.*list;
+    if (items.empty() || same_memory(items, previous)) continue;
+    previous = items;
+    entries += static_cast<int64_t>(items.size());
+    for (const Item& item : items) {
+      if (id_of(item) < 0 || id_of(item) >= vocab) {
+        throw sample_misuse(std::string(what) + " token " + std::to_string(id_of(item)) + " outside the vocabulary");
+      }
+    }
+  }
+  if (entries > capacity) throw sample_misuse(std::to_string(entries) + ' ' + what + " tokens in one sample call");
+}
+
+}  // namespace
+
+void check_sample_rows(std::span<const SampleRow> rows, std::span<const SampledToken> out, const CachePlan& plan,
+                       int vocab) {
+  if (rows.size() > out.size() || static_cast<int>(rows.size()) > plan.max_logit_rows) {
+    throw sample_misuse("more rows to sample than results or CachePlan::max_logit_rows");
+  }
+  const size_t words = (static_cast<size_t>(vocab) + 31) / 32;
+  for (const SampleRow& row : rows) {
+    if (row.params == nullptr) throw sample_misuse("a row to sample has no params");
+    if (row.logits_row < 0 || row.logits_row >= plan.max_logit_rows)
+      throw sample_misuse("a row to sample has no logits");
+    if (!row.mask.empty() && row.mask.size() != words) throw sample_misuse("a token mask does not fit the vocabulary");
+    if (row.logprobs > kMaxTopLogprobs) throw sample_misuse("more top logprobs than kMaxTopLogprobs");
+  }
+  const int64_t capacity = sample_list_capacity(plan, vocab);
+  check_lists(rows, &SampleRow::banned, "banned", vocab, capacity, [](int32_t id) { return id; });
+  check_lists(rows, &SampleRow::biases, "biased", vocab, capacity, [](const LogitBias& bias) { return bias.id; });
+  check_lists(rows, &SampleRow::counts, "counted", vocab, capacity, [](const TokenCount& count) { return count.id; });
+}
+
 }  // namespace glm53

@@ -29,6 +29,22 @@ const char* word(FinishReason reason) {
   return "";
 }
 
+/// Padding rows of the head lie below the vocabulary's end and have no token. Masked, not banned: raw logprobs are
+/// those of real tokens (spec 40 §10.4).
+std::vector<uint32_t> mask_of_tokens(const text::Tokenizer& tokenizer, int vocab) {
+  std::vector<uint32_t> mask((static_cast<std::size_t>(vocab) + 31) / 32);
+  bool all = true;
+  for (int32_t id = 0; id < vocab; ++id) {
+    if (tokenizer.has_token(id)) {
+      mask[static_cast<std::size_t>(id) / 32] |= uint32_t{1} << (id % 32);
+    } else {
+      all = false;
+    }
+  }
+  if (all) mask.clear();
+  return mask;
+}
+
 GenerationResult ended_unserved(const GenerationRequest& request, FinishReason reason, std::string error = {}) {
   GenerationResult result;
   result.reason = reason;
@@ -78,9 +94,7 @@ Engine::Engine(std::unique_ptr<ModelRunner> model, const text::Tokenizer& tokeni
                                 " cache pages do not hold a context of " + std::to_string(limits_.context));
   }
   text::ReplyMarkers::from(tokenizer_);  // throws now what would otherwise fail the first request
-  for (int32_t id = 0; id < capacity_.vocab; ++id) {
-    if (!tokenizer_.has_token(id)) padding_ids_.push_back(id);
-  }
+  tokens_mask_ = mask_of_tokens(tokenizer_, capacity_.vocab);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -214,27 +228,21 @@ void Engine::retire(Job job, GenerationResult result, bool failed) {
 
 GenerationResult Engine::serve(const Job& job) {
   Stream stream(job, /*slot_index=*/0, pages_, tokenizer_);
-  stream.banned_early = padding_ids_;
   for (const auto* ids : {&stream.request.end_ids, &stream.request.stop_token_ids}) {
     for (const int32_t id : *ids) {
       if (id >= 0 && id < capacity_.vocab) stream.banned_early.push_back(id);
     }
   }
   model_->reset_sequence(stream.slot);
-  try {
-    while (!stream.result) {
-      if (stream.generation.cancelled()) {
-        end(stream, FinishReason::kCancelled);
-      } else if (stream.position < stream.prompt_tokens()) {
-        prefill_chunk(stream);
-      } else {
-        decode_step(stream);
-      }
-      after_step();
+  while (!stream.result) {
+    if (stream.generation.cancelled()) {
+      end(stream, FinishReason::kCancelled);
+    } else if (stream.position < stream.prompt_tokens()) {
+      prefill_chunk(stream);
+    } else {
+      decode_step(stream);
     }
-  } catch (const SamplingError& error) {
-    end(stream, FinishReason::kFailed);
-    stream.result->error = error.what();
+    after_step();
   }
   return *std::move(stream.result);
 }
@@ -284,15 +292,21 @@ void Engine::forward(Stream& stream, std::span<const int32_t> tokens, SegmentKin
 
 /// The token after the last forwarded row.
 void Engine::draw(Stream& stream) {
-  const bool early = stream.completion < stream.request.min_tokens;
-  const SampleRow row{.logits_row = 0,
-                      .position = stream.position,
-                      .params = &stream.request.sampling,
-                      .banned = early ? stream.banned_early : padding_ids_};
-  int32_t id = -1;
-  model_->sample({&row, 1}, {&id, 1});
-  stream.pending = id;
-  deliver(stream, id);
+  SampleRow row;
+  row.position = stream.position;
+  row.params = &stream.request.sampling;
+  row.mask = tokens_mask_;
+  if (stream.completion < stream.request.min_tokens) row.banned = stream.banned_early;
+  SampledToken token;
+  model_->sample({&row, 1}, {&token, 1});
+  if (token.status != SampleStatus::kPicked) {
+    end(stream, FinishReason::kFailed);
+    stream.result->error =
+        token.status == SampleStatus::kNotFinite ? "the model's logits are not finite" : "no token is allowed";
+    return;
+  }
+  stream.pending = token.id;
+  deliver(stream, token.id);
 }
 
 /// Hands out one token and applies the end conditions in the order of spec 40 §11.

@@ -88,7 +88,7 @@ class Engine {
   const ModelRunner::Capacity capacity_;
   const text::Tokenizer& tokenizer_;
   const EngineLimits limits_;
-  std::vector<int32_t> padding_ids_;
+  std::vector<uint32_t> tokens_mask_;  ///< SampleRow::mask without padding ids; empty where there are none
   PagePool pages_;
 
   mutable std::mutex mutex_;         ///< guards what follows; taken before a Generation's own

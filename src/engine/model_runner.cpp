@@ -19,8 +19,8 @@ class Glm53Runner final : public ModelRunner {
   }
   void reset_sequence(int slot) override { model_->backend().reset_sequence(slot); }
   void forward(const Batch& batch) override { model_->forward(batch); }
-  void sample(std::span<const SampleRow> rows, std::span<int32_t> ids) override {
-    model_->backend().sample(model_->logits(), rows, ids);
+  void sample(std::span<const SampleRow> rows, std::span<SampledToken> out) override {
+    model_->backend().sample(model_->logits(), rows, out);
   }
   void commit(int slot, int kept_rows) override { model_->backend().commit(slot, kept_rows); }
 

@@ -15,7 +15,7 @@ class Glm53Model;
 
 namespace glm53::engine {
 
-/// Called by the engine thread alone. Any exception but SamplingError means that the model's state is unknown: the
+/// Called by the engine thread alone. Any exception means that the model's state is unknown: the
 /// engine then fails for good.
 class ModelRunner {
  public:
@@ -34,8 +34,8 @@ class ModelRunner {
   virtual void reset_sequence(int slot) = 0;
   /// Runs the rows; the logits of batch.logit_rows wait for sample().
   virtual void forward(const Batch& batch) = 0;
-  /// Picks ids[i] by rows[i] from the logits of the last forward call. Throws SamplingError.
-  virtual void sample(std::span<const SampleRow> rows, std::span<int32_t> ids) = 0;
+  /// Picks out[i] by rows[i] from the logits of the last forward call.
+  virtual void sample(std::span<const SampleRow> rows, std::span<SampledToken> out) = 0;
   /// Keeps the first `kept_rows` of the slot's last window (backend.h).
   virtual void commit(int slot, int kept_rows) = 0;
 };

@@ -91,8 +91,8 @@ int main(int argc, char** argv) {
       SampleRow row;
       row.position = position;
       row.params = &greedy;
-      int32_t id = 0;
-      model->backend().sample(model->logits(), {&row, 1}, {&id, 1});
+      SampledToken token;
+      model->backend().sample(model->logits(), {&row, 1}, {&token, 1});
     }
     decode.push_back(kDecodeTokens / seconds_since(start));
   }

@@ -125,6 +125,7 @@ ExpertBank CpuBackend::load_experts(std::string_view, std::span<const ExpertPart
 
 void CpuBackend::create_caches(const CachePlan& plan) {
   plan_ = plan;
+  sampler_scratch_.reserve(static_cast<size_t>(geometry_.vocab));
   for (int i = 0; i < plan.sequences; ++i) sequences_.push_back(make_sequence_state(geometry_, kda_heads_));
   const auto pages = static_cast<size_t>(plan.pages);
   pages_.resize(static_cast<size_t>(geometry_.sparse_layer_count()));
@@ -236,10 +237,11 @@ void CpuBackend::head(const HeadWeights& weights, Tensor streams, Tensor hidden,
            Rounding::kNone);
 }
 
-void CpuBackend::sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> ids) {
+void CpuBackend::sample(Tensor logits, std::span<const SampleRow> rows, std::span<SampledToken> out) {
+  check_sample_rows(rows, out, plan_, static_cast<int>(logits.width));
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::span<const float> row(row_of(logits, rows[i].logits_row), static_cast<size_t>(logits.width));
-    ids[i] = sample_row(row, rows[i], sampler_scratch_);
+    out[i] = sample_row(row, rows[i], sampler_scratch_);
   }
 }
 

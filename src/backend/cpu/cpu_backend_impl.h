@@ -59,7 +59,7 @@ class CpuBackend final : public Backend {
   void end_forward() override;
   void embed(const Matrix& embedding, Tensor streams) override;
   void head(const HeadWeights& weights, Tensor streams, Tensor hidden, Tensor logits) override;
-  void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> ids) override;
+  void sample(Tensor logits, std::span<const SampleRow> rows, std::span<SampledToken> out) override;
   void read_rows(Tensor tensor, int first_row, int rows, std::span<float> out) override;
   void write_rows(Tensor tensor, int first_row, int rows, std::span<const float> values) override;
   std::vector<float> read_latent(int sparse_index, std::span<const int32_t> pages, int64_t position) override;

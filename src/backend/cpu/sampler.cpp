@@ -6,8 +6,7 @@
 #include <functional>
 #include <limits>
 #include <numbers>
-#include <stdexcept>
-#include <string>
+#include <optional>
 
 #include "glm53/core/philox.h"
 
@@ -25,22 +24,75 @@ struct Temper {
   double operator()(float logit) const { return (logit - max) / temperature; }
 };
 
-int32_t argmax(std::span<const float> logits, int64_t position) {
+struct Largest {
+  SampleStatus status;
+  int32_t id;
+};
+
+Largest find_largest(std::span<const float> logits) {
   float best = -kInfinity;
   int32_t best_id = -1;
   for (std::size_t id = 0; id < logits.size(); ++id) {
     const float logit = logits[id];
-    if (!(logit < kInfinity)) {
-      throw SamplingError("logit of token " + std::to_string(id) + " at position " + std::to_string(position) +
-                          " is not finite");
-    }
+    if (!(logit < kInfinity)) return {SampleStatus::kNotFinite, -1};
     if (logit > best) {
       best = logit;
       best_id = static_cast<int32_t>(id);
     }
   }
-  if (best_id < 0) throw SamplingError("no token is allowed at position " + std::to_string(position));
-  return best_id;
+  return {best_id < 0 ? SampleStatus::kNothingAllowed : SampleStatus::kPicked, best_id};
+}
+
+/// Turns logits into raw logprobs.
+struct RawTotal {
+  double max = -kInfinity;
+  double log_sum = 0;
+  explicit RawTotal(std::span<const float> logits) {
+    for (const float logit : logits) max = std::max(max, double{logit});
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(logit - max);
+    log_sum = std::log(sum);
+  }
+  float operator()(float logit) const { return static_cast<float>(logit - max - log_sum); }
+};
+
+/// The `wanted` largest logits in out.top, as logprobs.
+void keep_largest(std::span<const float> logits, const RawTotal& total, int wanted, SampledToken& out) {
+  if (wanted == 0) return;
+  std::size_t count = 0;
+  const auto most = static_cast<std::size_t>(wanted);
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    const float logit = logits[id];
+    if (!(logit > -kInfinity) || (count == most && !(logit > out.top[count - 1].logprob))) continue;
+    std::size_t at = count < most ? count++ : count - 1;
+    for (; at > 0 && logit > out.top[at - 1].logprob; --at) out.top[at] = out.top[at - 1];
+    out.top[at] = {static_cast<int32_t>(id), logit};
+  }
+  out.top_count = static_cast<int>(count);
+  for (std::size_t i = 0; i < count; ++i) out.top[i].logprob = total(out.top[i].logprob);
+}
+
+void apply_mask(std::span<float> logits, std::span<const uint32_t> mask) {
+  for (std::size_t word = 0; word < mask.size(); ++word) {
+    if (mask[word] == ~uint32_t{0}) continue;
+    const std::size_t end = std::min(logits.size(), 32 * (word + 1));
+    for (std::size_t id = 32 * word; id < end; ++id) {
+      if ((mask[word] >> (id % 32) & 1) == 0) logits[id] = -kInfinity;
+    }
+  }
+}
+
+/// Steps 3 to 5.
+void patch(std::span<float> logits, const SampleRow& row) {
+  const SamplingParams& params = *row.params;
+  for (const int32_t id : row.banned) logits[static_cast<std::size_t>(id)] = -kInfinity;
+  for (const LogitBias& bias : row.biases) logits[static_cast<std::size_t>(bias.id)] += bias.value;
+  for (const TokenCount& count : row.counts) {
+    float& logit = logits[static_cast<std::size_t>(count.id)];
+    logit = logit > 0 ? logit / params.repetition : logit * params.repetition;
+    logit -= params.frequency * static_cast<float>(count.output);
+    if (count.output > 0) logit -= params.presence;
+  }
 }
 
 /// Order of `candidates` is kept (by id): later sums then run in the same order with and without this filter.
@@ -107,29 +159,45 @@ int32_t draw(const std::vector<Candidate>& candidates, const Temper& temper, con
 
 }  // namespace
 
-int32_t sample_row(std::span<const float> logits, const SampleRow& row, SamplerScratch& scratch) {
+void SamplerScratch::reserve(std::size_t vocab) {
+  logits.reserve(vocab);
+  candidates.reserve(vocab);
+  selection.reserve(vocab);
+}
+
+SampledToken sample_row(std::span<const float> logits, const SampleRow& row, SamplerScratch& scratch) {
   const SamplingParams& params = *row.params;
   scratch.logits.assign(logits.begin(), logits.end());
-  for (const int32_t id : row.banned) {
-    if (id < 0 || static_cast<std::size_t>(id) >= logits.size()) {
-      throw std::logic_error("banned token " + std::to_string(id) + " is not in the vocabulary");
-    }
-    scratch.logits[static_cast<std::size_t>(id)] = -kInfinity;
-  }
-  const int32_t best = argmax(scratch.logits, row.position);
-  if (params.greedy()) return best;
+  apply_mask(scratch.logits, row.mask);
 
-  const Temper temper{scratch.logits[static_cast<std::size_t>(best)], std::max(params.temperature, 0.01F)};
-  const double lowest =
-      params.min_p > 0 ? std::min(0.0, std::log(double{params.min_p})) : -std::numeric_limits<double>::max();
-  scratch.candidates.clear();
-  for (std::size_t id = 0; id < scratch.logits.size(); ++id) {
-    const float logit = scratch.logits[id];
-    if (temper(logit) >= lowest) scratch.candidates.push_back({logit, static_cast<int32_t>(id)});
+  SampledToken out;
+  std::optional<RawTotal> raw;
+  if (row.logprobs >= 0) {
+    raw.emplace(scratch.logits);
+    keep_largest(scratch.logits, *raw, row.logprobs, out);
   }
-  if (params.top_k > 0) keep_top_k(scratch, static_cast<std::size_t>(params.top_k));
-  if (params.top_p < 1.0F) keep_top_p(scratch.candidates, temper, params.top_p);
-  return draw(scratch.candidates, temper, row);
+  patch(scratch.logits, row);
+  const Largest largest = find_largest(scratch.logits);
+  if (largest.status != SampleStatus::kPicked) return {.status = largest.status};
+  out.status = SampleStatus::kPicked;
+  out.id = largest.id;
+
+  if (!params.greedy()) {
+    const Temper temper{scratch.logits[static_cast<std::size_t>(largest.id)], std::max(params.temperature, 0.01F)};
+    const double lowest =
+        params.min_p > 0 ? std::min(0.0, std::log(double{params.min_p})) : -std::numeric_limits<double>::max();
+    scratch.candidates.clear();
+    for (std::size_t id = 0; id < scratch.logits.size(); ++id) {
+      const float logit = scratch.logits[id];
+      if (temper(logit) >= lowest) scratch.candidates.push_back({logit, static_cast<int32_t>(id)});
+    }
+    if (params.top_k > 0) keep_top_k(scratch, static_cast<std::size_t>(params.top_k));
+    if (params.top_p < 1.0F) keep_top_p(scratch.candidates, temper, params.top_p);
+    out.id = draw(scratch.candidates, temper, row);
+  }
+  // An id that is drawn passed the mask, so its raw logit is the given one.
+  if (raw) out.logprob = (*raw)(logits[static_cast<std::size_t>(out.id)]);
+  return out;
 }
 
 }  // namespace glm53::cpu

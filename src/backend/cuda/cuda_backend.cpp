@@ -128,7 +128,8 @@ MemoryPlan CudaBackend::plan_memory(const CachePlan& plan) const {
   memory.pages = plan.pages * page_bytes * g.sparse_layer_count();
   const int64_t row_bytes = 2LL * (g.hc_streams + 2) * g.hidden + 4LL * kernels::kMhcMix;
   memory.activations = plan.max_rows * (row_bytes + scratch_row_bytes(g, options_.tensor_parallel)) +
-                       plan.max_logit_rows * (2LL * g.hidden + 4LL * g.vocab) + scratch_fixed_bytes(g, plan);
+                       plan.max_logit_rows * (2LL * g.hidden + 4LL * g.vocab) + scratch_fixed_bytes(g, plan) +
+                       SampleBuffers::device_bytes(plan, g.vocab);
   return memory;
 }
 
@@ -137,7 +138,7 @@ void CudaBackend::create_caches(const CachePlan& plan) {
   plan_ = plan;
   mirrors_.resize(static_cast<size_t>(plan.sequences));
   tables_ = std::make_unique<StepTables>(plan.max_rows, plan.max_logit_rows, plan.sequences, plan.pages);
-  sample_buffers_ = std::make_unique<SampleBuffers>(plan.max_logit_rows, g.vocab);
+  sample_buffers_ = std::make_unique<SampleBuffers>(plan, g.vocab);
   std::vector<int32_t> small(static_cast<size_t>(std::max(plan.sequences, kMaxWindowRows) + 1));
   std::iota(small.begin(), small.end(), 0);
   small_ints_ = DeviceBuffer(small.size() * sizeof(int32_t));

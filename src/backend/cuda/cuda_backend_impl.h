@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/device_memory.h"
+#include "backend/cuda/sample_buffers.h"
 #include "backend/cuda/step_tables.h"
 #include "kernels/experts/experts.h"
 #include "kernels/indexer/index_layout.h"
@@ -51,16 +52,6 @@ struct SparseCaches {
 struct KdaCaches {
   DeviceBuffer state, conv_ring, log_key, log_value, log_decay, log_beta;
   kernels::KdaLayerState view;
-};
-
-/// Both sides of a sample() call: SamplerRow entries and banned ids up, ids and status down.
-struct SampleBuffers {
-  SampleBuffers(int rows_capacity, int vocab_size);
-  int rows;    ///< capacity of a call
-  int banned;  ///< capacity of all banned lists together
-  PinnedBuffer pinned_rows, pinned_banned, pinned_results;
-  DeviceBuffer device_rows, device_banned, device_results;  ///< results: [rows] ids, then [rows] status
-  DeviceBuffer workspace;
 };
 
 /// Entries of a slot's ring of raw index keys: most window rows + kpool − 1, rounded up.
@@ -129,7 +120,7 @@ class CudaBackend final : public Backend {
   void head(const HeadWeights& weights, Tensor streams, Tensor hidden, Tensor logits) override;
 
   // cuda_sample.cpp
-  void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> ids) override;
+  void sample(Tensor logits, std::span<const SampleRow> rows, std::span<SampledToken> out) override;
 
   // cuda_kda.cpp, cuda_sparse_attention.cpp, cuda_mlp.cpp
   void kda(const KdaWeights& weights, Tensor x, Tensor y) override;

@@ -462,15 +462,12 @@ TEST_F(EngineTest, AFailedModelFailsEverything) {
 }
 
 TEST_F(EngineTest, ARowWithoutTokensFailsOnlyItsRequest) {
-  bool fail = true;
-  model_.on_sample = [&](const SampleRow&) {
-    if (fail) throw SamplingError("no token is allowed");
-  };
+  model_.status = SampleStatus::kNothingAllowed;
   Engine& engine = start();
   const Reply reply = read_all(*engine.submit(request()));
   EXPECT_EQ(reply.result.reason, FinishReason::kFailed);
   EXPECT_EQ(reply.result.error, "no token is allowed");
-  fail = false;
+  model_.status = SampleStatus::kPicked;
   EXPECT_EQ(read_all(*engine.submit(request())).result.reason, FinishReason::kLength);
   EXPECT_TRUE(engine.status().ready);
 }

@@ -31,6 +31,7 @@ struct FakeModel {
   int32_t filler = 64;         ///< "a"; also what comes where the script's id is banned
   std::function<void(const Batch&)> on_forward;
   std::function<void(const SampleRow&)> on_sample;
+  SampleStatus status = SampleStatus::kPicked;  ///< of every row
 
   std::vector<int32_t> sequence;              ///< tokens in the state
   std::vector<Call> calls;                    ///< since the last reset
@@ -85,10 +86,10 @@ class FakeRunner final : public ModelRunner {
     }
   }
 
-  void sample(std::span<const SampleRow> rows, std::span<int32_t> ids) override {
+  void sample(std::span<const SampleRow> rows, std::span<SampledToken> out) override {
     ASSERT_TRUE(has_logits_);
     ASSERT_EQ(rows.size(), 1U);
-    ASSERT_EQ(ids.size(), 1U);
+    ASSERT_EQ(out.size(), 1U);
     EXPECT_EQ(rows[0].logits_row, 0);
     EXPECT_EQ(rows[0].position, static_cast<int64_t>(model_.sequence.size()));
     if (model_.on_sample) model_.on_sample(rows[0]);
@@ -96,8 +97,11 @@ class FakeRunner final : public ModelRunner {
     model_.positions.push_back(rows[0].position);
     int32_t id = index < model_.reply.size() ? model_.reply[index] : model_.filler;
     const auto banned = rows[0].banned;
-    if (std::find(banned.begin(), banned.end(), id) != banned.end()) id = model_.filler;
-    ids[0] = id;
+    const auto mask = rows[0].mask;
+    const bool masked = !mask.empty() && (mask[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1) == 0;
+    if (masked || std::find(banned.begin(), banned.end(), id) != banned.end()) id = model_.filler;
+    out[0].status = model_.status;
+    out[0].id = id;
   }
 
   void commit(int slot, int kept_rows) override {
