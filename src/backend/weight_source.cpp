@@ -47,7 +47,13 @@ std::vector<float> read_part(const LinearPart& part) {
     return result;
   }
   // EXL3 stores W as [in, out].
-  const Exl3Matrix& matrix = *part.exl3;
+  Exl3Matrix matrix = read_exl3(*part.exl3);
+  std::vector<std::byte> made;
+  if (part.exl3->trellis->synthetic) {
+    made.resize(static_cast<size_t>(part.exl3->trellis->element_count()) * sizeof(uint16_t));
+    copy_elements(*part.exl3->trellis, 0, part.exl3->trellis->element_count(), made.data());
+    matrix.trellis = made;
+  }
   std::vector<float> weight(static_cast<size_t>(matrix.in * matrix.out));
   exl3_dequantise(matrix, weight.data());
   std::vector<float> row(static_cast<size_t>(part.columns.size()));

@@ -69,7 +69,7 @@ struct Range {
 /// A block of rows of a Linear: a slice of a native [out, in] tensor (F32, F16 or BF16) or of an EXL3 matrix.
 struct LinearPart {
   const HostTensor* native = nullptr;  ///< exactly one of the two is set
-  const Exl3Matrix* exl3 = nullptr;
+  const Exl3Stored* exl3 = nullptr;
   Range rows;               ///< of `out`
   Range columns;            ///< of `in`
   bool transposed = false;  ///< the slice is stored [in, out] and enters as its transpose (absorbed key projection)

@@ -48,7 +48,7 @@ class CheckpointInventory {
   struct Source {
     const TensorSpec* spec = nullptr;
     const HostTensor* native = nullptr;
-    const Exl3Matrix* exl3 = nullptr;
+    const Exl3Stored* exl3 = nullptr;
     bool is_fused = false;       ///< found under spec->fused_name; its name decides, never its shape
     int64_t row = 0;             ///< first row inside a fused tensor
     std::vector<int64_t> shape;  ///< as stored; any rank until check_shape
@@ -60,7 +60,7 @@ class CheckpointInventory {
   const Source& source(std::string_view table_name) const;
 
   std::vector<TensorSpec> table_;
-  std::map<std::string, Exl3Matrix, std::less<>> groups_;
+  std::map<std::string, Exl3Stored, std::less<>> groups_;
   std::map<std::string, Source, std::less<>> sources_;  ///< by table name
   std::map<std::string, bool, std::less<>> used_;       ///< tensors and group prefixes that serve a row
   std::vector<std::string> problems_;

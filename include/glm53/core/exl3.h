@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "glm53/core/host_tensor.h"
+
 namespace glm53 {
 
 inline constexpr int kExl3TileEdge = 16;        ///< a tile is 16 × 16 weights
@@ -35,6 +37,28 @@ struct Exl3Matrix {
   std::vector<uint16_t> svh;           ///< [out] fp16
   std::vector<uint16_t> bias;          ///< [out] fp16, or empty
 };
+
+/// One quantised matrix as it is stored: sizes and views, checked against each other. Nothing of the tensors' contents
+/// has been read, so that a whole checkpoint can be looked at without reading it.
+struct Exl3Stored {
+  std::string name;  ///< module prefix, without ".trellis"
+  int64_t in = 0;
+  int64_t out = 0;
+  int bits = 0;
+  Exl3Codebook codebook = Exl3Codebook::kMcg;  ///< by the marker that is present
+  Exl3TileOrder order = Exl3TileOrder::kStandard;
+  const HostTensor* trellis = nullptr;          ///< [in/16, out/16, 16·K] I16
+  const HostTensor* suh = nullptr;              ///< [in] F16, or packed signs [in/16] I16 of the legacy form
+  const HostTensor* svh = nullptr;              ///< [out] F16, or [out/16] I16
+  const HostTensor* bias = nullptr;             ///< [out] F16 or F32, or null
+  const HostTensor* codebook_marker = nullptr;  ///< one I32, or null
+  const HostTensor* order_marker = nullptr;     ///< one I32, or null
+};
+
+/// Reads what is small: checks the markers and fills in suh, svh and bias. `trellis` is a view on the stored one (empty
+/// where that is synthetic). Throws Error naming file and tensor: a marker holds another value than the format's, a
+/// scale or bias is not finite.
+Exl3Matrix read_exl3(const Exl3Stored& stored);
 
 /// fp16 bits of all 65,536 states of a codebook, built once a process (spec 20 §2).
 const std::array<uint16_t, 65536>& exl3_codebook_table(Exl3Codebook codebook);

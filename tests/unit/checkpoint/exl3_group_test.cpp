@@ -46,7 +46,9 @@ struct Collected {
   TempDirectory directory;
   std::unique_ptr<Checkpoint> checkpoint;  ///< keeps the trellis views alive
   std::vector<std::string> problems;
-  std::map<std::string, Exl3Matrix, std::less<>> groups;
+  std::map<std::string, Exl3Stored, std::less<>> groups;
+
+  Exl3Matrix matrix() const { return read_exl3(groups.at("m")); }
 };
 
 std::unique_ptr<Collected> collect(const std::vector<TestTensor>& tensors,
@@ -74,7 +76,7 @@ TEST(Exl3Group, SoundGroup) {
   const auto collected = collect(sound_group());
   EXPECT_THAT(collected->problems, IsEmpty());
   ASSERT_EQ(collected->groups.size(), 1U);
-  const Exl3Matrix& matrix = collected->groups.at("m");
+  const Exl3Matrix matrix = collected->matrix();
   EXPECT_EQ(matrix.name, "m");
   EXPECT_EQ(matrix.in, 128);
   EXPECT_EQ(matrix.out, 256);
@@ -111,7 +113,7 @@ TEST(Exl3Group, LegacySignsAreExpanded) {
                                                 {"m.su", "I16", {8}, bytes_of(su)},
                                                 {"m.sv", "I16", {16}, bytes_of(std::vector<uint16_t>(16, 0x5555))}}));
   EXPECT_THAT(collected->problems, IsEmpty());
-  const Exl3Matrix& matrix = collected->groups.at("m");
+  const Exl3Matrix matrix = collected->matrix();
   for (size_t i = 0; i < 128; ++i) EXPECT_EQ(matrix.suh[i], i == 0 || i == 127 ? 0xBC00 : 0x3C00) << i;
   for (size_t i = 0; i < 256; ++i) EXPECT_EQ(matrix.svh[i], i % 2 == 0 ? 0xBC00 : 0x3C00) << i;
 }
@@ -129,10 +131,10 @@ TEST(Exl3Group, TileOrderComesFromMarkerElseConfig) {
 
 TEST(Exl3Group, BiasOfEitherTypeBecomesFp16) {
   const auto f16 = collect(changed_group({halves("m.bias", 256, 0x4200)}));
-  EXPECT_EQ(f16->groups.at("m").bias, std::vector<uint16_t>(256, 0x4200));
+  EXPECT_EQ(f16->matrix().bias, std::vector<uint16_t>(256, 0x4200));
   const auto f32 = collect(changed_group({{"m.bias", "F32", {256}, bytes_of(std::vector<float>(256, -2.5F))}}));
   EXPECT_THAT(f32->problems, IsEmpty());
-  EXPECT_EQ(f32->groups.at("m").bias, std::vector<uint16_t>(256, 0xC100));
+  EXPECT_EQ(f32->matrix().bias, std::vector<uint16_t>(256, 0xC100));
 }
 
 TEST(Exl3Group, NamesWithoutTrellisArePlainTensors) {
@@ -153,12 +155,14 @@ TEST(Exl3Group, Members) {
   }
 }
 
+/// A changed group, the tensor at fault and what is said of it.
+struct Row {
+  std::vector<TestTensor> changes;
+  std::string tensor;
+  std::string what;
+};
+
 TEST(Exl3Group, EveryProblemNamesTheTensor) {
-  struct Row {
-    std::vector<TestTensor> changes;
-    std::string tensor;
-    std::string what;
-  };
   const auto i16 = [](const std::string& name, int64_t count) {
     return TestTensor{name, "I16", {count}, std::string(static_cast<size_t>(count) * 2, '\0')};
   };
@@ -179,19 +183,14 @@ TEST(Exl3Group, EveryProblemNamesTheTensor) {
       {{halves("m.suh", 64)}, "m.suh", "is [64] F16; expected [128] F16"},
       {{halves("m.svh", 128)}, "m.svh", "expected [256] F16"},
       {{{"m.svh", "F32", {256}, std::string(1024, '\0')}}, "m.svh", "expected [256] F16"},
-      {{halves("m.suh", 128, 0x7C00)}, "m.suh", "infinity or NaN"},
       {{i16("m.su", 8)}, "m.su", "beside suh"},
       {{i16("m.sv", 16)}, "m.sv", "beside svh"},
       {{without("m.suh"), i16("m.su", 16)}, "m.su", "expected [8] I16"},
       {{marker("m.mul1", kMul1)}, "m.mul1", "beside mcg"},
-      {{marker("m.mcg", kMul1)}, "m.mcg", "holds 2212286765; expected 3417055213"},
-      {{without("m.mcg"), marker("m.mul1", 1)}, "m.mul1", "expected 2212286765"},
       {{{"m.mcg", "I32", {2}, bytes_of<int32_t>({kMcg, kMcg})}}, "m.mcg", "expected one I32"},
       {{{"m.mcg", "I32", {0}, ""}}, "m.mcg", "expected one I32"},
       {{{"m.mcg", "I16", {}, std::string(2, '\0')}}, "m.mcg", "expected one I32"},
-      {{marker("m.tile_order", 0x70C1)}, "m.tile_order", "expected 28864"},
       {{halves("m.bias", 128)}, "m.bias", "expected [256] F16"},
-      {{{"m.bias", "F32", {256}, bytes_of(std::vector<float>(256, 1e6F))}}, "m.bias", "infinity or NaN in fp16"},
       {{halves("m.scale", 1)}, "m.scale", "obsolete"},
   };
   for (const Row& row : rows) {
@@ -200,6 +199,23 @@ TEST(Exl3Group, EveryProblemNamesTheTensor) {
     EXPECT_THAT(collected->problems[0],
                 AllOf(HasSubstr("model.safetensors: tensor " + row.tensor + " "), HasSubstr(row.what)));
     EXPECT_TRUE(collected->groups.contains("m"));
+  }
+}
+
+TEST(Exl3Group, WhatTensorsHoldIsCheckedWhenRead) {
+  const std::vector<Row> rows = {
+      {{halves("m.suh", 128, 0x7C00)}, "m.suh", "infinity or NaN"},
+      {{halves("m.svh", 256, 0xFE00)}, "m.svh", "infinity or NaN"},
+      {{marker("m.mcg", kMul1)}, "m.mcg", "holds 2212286765; expected 3417055213"},
+      {{without("m.mcg"), marker("m.mul1", 1)}, "m.mul1", "expected 2212286765"},
+      {{marker("m.tile_order", 0x70C1)}, "m.tile_order", "expected 28864"},
+      {{{"m.bias", "F32", {256}, bytes_of(std::vector<float>(256, 1e6F))}}, "m.bias", "infinity or NaN in fp16"},
+  };
+  for (const Row& row : rows) {
+    const auto collected = collect(changed_group(row.changes));
+    EXPECT_THAT(collected->problems, IsEmpty()) << row.tensor;
+    EXPECT_THAT(test::error_of([&] { collected->matrix(); }),
+                AllOf(HasSubstr("model.safetensors: tensor " + row.tensor + " "), HasSubstr(row.what)));
   }
 }
 
