@@ -74,6 +74,9 @@ class Backend {
   virtual std::string_view name() const = 0;
 
   // ---- weights, at load time only; the views in `parts` may be released when the call returns
+  /// While planning, load_* calls read and keep nothing: their results are of no use but to ask plan_memory().weights
+  /// what such calls would take. Switching sets that to zero.
+  virtual void plan_weights(bool planning) = 0;
   /// Rows of all parts stacked: [Σ rows, in].
   virtual Linear load_linear(std::string_view name, LinearGroup group, std::span<const LinearPart> parts) = 0;
   /// One matrix a part, all of one shape.

@@ -63,7 +63,9 @@ PackedLinear CpuBackend::pack(std::span<const LinearPart> parts) const {
     if (part.in() != packed.in) throw misuse("stacked parts of different input width");
   }
   packed.format = exact_in_bf16 ? PanelFormat::kBF16 : PanelFormat::kF32;
-  packed.panels.resize(static_cast<size_t>(panel_bytes(packed.format, packed.in, packed.out)));
+  packed.bytes = panel_bytes(packed.format, packed.in, packed.out);
+  if (planning_weights_) return packed;
+  packed.panels.resize(static_cast<size_t>(packed.bytes));
   int64_t row = 0;
   for (const LinearPart& part : parts) {
     const std::vector<float> values = read_part(part);
@@ -73,16 +75,23 @@ PackedLinear CpuBackend::pack(std::span<const LinearPart> parts) const {
   return packed;
 }
 
-/// Index in linears_ of the packed parts.
+void CpuBackend::plan_weights(bool planning) {
+  planning_weights_ = planning;
+  weight_bytes_ = 0;
+}
+
+/// Index in linears_ of the packed parts; of no use while planning.
 int CpuBackend::add_linear(std::span<const LinearPart> parts) {
-  linears_.push_back(pack(parts));
-  weight_bytes_ += static_cast<int64_t>(linears_.back().panels.size());
+  PackedLinear packed = pack(parts);
+  weight_bytes_ += packed.bytes;
+  if (!planning_weights_) linears_.push_back(std::move(packed));
   return static_cast<int>(linears_.size()) - 1;
 }
 
 Linear CpuBackend::load_linear(std::string_view, LinearGroup, std::span<const LinearPart> parts) {
-  const int handle = add_linear(parts);
-  return {linears_.back().out, linears_.back().in, handle};
+  int64_t out = 0;
+  for (const LinearPart& part : parts) out += part.out();
+  return {out, parts.front().in(), add_linear(parts)};
 }
 
 LinearBatch CpuBackend::load_linear_batch(std::string_view, LinearGroup, std::span<const LinearPart> matrices) {
@@ -97,9 +106,12 @@ Matrix CpuBackend::load_matrix(std::string_view, const LinearPart& part, Precisi
 }
 
 Vector CpuBackend::load_vector(std::string_view, std::span<const VectorPart> parts) {
+  int64_t count = 0;
+  for (const VectorPart& part : parts) count += part.range.size();
+  weight_bytes_ += count * kFloatBytes;
+  if (planning_weights_) return {count, -1};
   vectors_.push_back(read_parts(parts));
-  weight_bytes_ += static_cast<int64_t>(vectors_.back().size()) * kFloatBytes;
-  return {static_cast<int64_t>(vectors_.back().size()), static_cast<int>(vectors_.size()) - 1};
+  return {count, static_cast<int>(vectors_.size()) - 1};
 }
 
 ExpertBank CpuBackend::load_experts(std::string_view, std::span<const ExpertParts> experts) {
@@ -112,13 +124,12 @@ ExpertBank CpuBackend::load_experts(std::string_view, std::span<const ExpertPart
       bank[e].down = pack(std::array{parts.down});
     }
   });
-  for (const PackedExpert& expert : bank) {
-    weight_bytes_ += static_cast<int64_t>(expert.gate_up.panels.size() + expert.down.panels.size());
-  }
-  expert_banks_.push_back(std::move(bank));
+  for (const PackedExpert& expert : bank) weight_bytes_ += expert.gate_up.bytes + expert.down.bytes;
   const ExpertParts& first = experts.front();
-  return {static_cast<int>(experts.size()), first.gate.in(), first.gate.out(),
-          static_cast<int>(expert_banks_.size()) - 1};
+  const ExpertBank handle{static_cast<int>(experts.size()), first.gate.in(), first.gate.out(),
+                          static_cast<int>(expert_banks_.size())};
+  if (!planning_weights_) expert_banks_.push_back(std::move(bank));
+  return handle;
 }
 
 // ----------------------------------------------------------------------------------------------------- memory

@@ -21,6 +21,7 @@ struct PackedLinear {
   int64_t out = 0;
   int64_t in = 0;
   PanelFormat format = PanelFormat::kF32;
+  int64_t bytes = 0;              ///< of the panels, also where they are only planned
   std::vector<std::byte> panels;  ///< [ceil(out / 16), in, 16] fp32 or bf16
 
   int64_t panel_count() const { return (out + kPanelOutputs - 1) / kPanelOutputs; }
@@ -42,6 +43,7 @@ class CpuBackend final : public Backend {
   std::string_view name() const override { return "cpu"; }
 
   // cpu_backend.cpp: weights, memory, sequences, the frame of a forward call
+  void plan_weights(bool planning) override;
   Linear load_linear(std::string_view name, LinearGroup group, std::span<const LinearPart> parts) override;
   LinearBatch load_linear_batch(std::string_view name, LinearGroup group,
                                 std::span<const LinearPart> matrices) override;
@@ -148,6 +150,7 @@ class CpuBackend final : public Backend {
   std::vector<std::vector<float>> vectors_;
   std::vector<std::vector<PackedExpert>> expert_banks_;
   int64_t weight_bytes_ = 0;
+  bool planning_weights_ = false;
 
   CachePlan plan_;
   std::vector<SequenceState> sequences_;  ///< [plan.sequences]

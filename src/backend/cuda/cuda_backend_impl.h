@@ -38,7 +38,7 @@ struct DeviceMatrix {
 };
 
 struct DeviceExperts {
-  std::vector<DeviceBuffer> memory;  ///< trellis words, suh and svh of all experts; the records
+  DeviceBuffer memory;  ///< trellis words, suh and svh of each matrix; then the records
   kernels::ExpertBankView view;
 };
 
@@ -80,6 +80,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return "cuda"; }
 
   // cuda_weights.cpp
+  void plan_weights(bool planning) override;
   Linear load_linear(std::string_view name, LinearGroup group, std::span<const LinearPart> parts) override;
   LinearBatch load_linear_batch(std::string_view name, LinearGroup group,
                                 std::span<const LinearPart> matrices) override;
@@ -149,7 +150,14 @@ class CudaBackend final : public Backend {
   /// The part's slice on the device, as pack_linear and convert_matrix read it.
   kernels::SourceMatrix stage(const LinearPart& part);
   void upload(void* device, const void* host, size_t bytes);
-  kernels::ExpertMatrix load_expert_matrix(const LinearPart& part, DeviceExperts& bank, const __half* shared_suh);
+  /// Elements [first, first + count) of a tensor to device memory: copied, or made there.
+  void put_elements(const HostTensor& tensor, int64_t first, int64_t count, void* device);
+  /// A range of fp16 scales: `values` holds all of them, unless the tensor is synthetic.
+  void put_scales(const HostTensor& tensor, const std::vector<uint16_t>& values, Range range, void* device);
+  /// Memory until staging_used_ is set back; reuse is in stream order.
+  std::byte* take_staging(size_t bytes);
+  /// To `device`, expert_matrix_bytes(part) long; its suh is left out where `shared_suh` is given.
+  kernels::ExpertMatrix load_expert_matrix(const LinearPart& part, std::byte* device, const __half* shared_suh);
 
   kernels::KdaSlot* slots() const { return slot_table_.as<kernels::KdaSlot>(); }
   /// Device address of a small number: kernels take slots and row counts as arrays.
@@ -175,8 +183,10 @@ class CudaBackend final : public Backend {
   std::vector<DeviceMatrix> matrices_;
   std::vector<DeviceBuffer> vectors_;
   std::vector<DeviceExperts> experts_;
-  std::vector<DeviceBuffer> staging_;  ///< of the part being loaded
+  std::vector<DeviceBuffer> staging_;  ///< of the part being loaded; freed by create_caches
+  size_t staging_used_ = 0;
   int64_t weight_bytes_ = 0;
+  bool planning_weights_ = false;
 
   CachePlan plan_;
   std::unique_ptr<StepTables> tables_;

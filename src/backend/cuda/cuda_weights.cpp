@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/weight_source.h"
 #include "glm53/core/error.h"
+#include "kernels/synthetic/synthetic.h"
 
 namespace glm53::cuda {
 namespace {
@@ -24,7 +25,47 @@ kernels::SourceType source_type(const HostTensor& tensor) {
   }
 }
 
-kernels::TrellisKind trellis_kind(const Exl3Matrix& matrix) {
+kernels::SyntheticTensor synthetic_tensor(const HostTensor& tensor) {
+  const SyntheticRule& rule = *tensor.synthetic;
+  kernels::SyntheticTensor result;
+  result.key[0] = rule.key[0];
+  result.key[1] = rule.key[1];
+  result.signs = rule.kind == SyntheticRule::Kind::kSigns;
+  result.centre = rule.centre;
+  result.scale = rule.scale;
+  if (rule.kind == SyntheticRule::Kind::kBits) {
+    result.form = kernels::SyntheticForm::bits;
+  } else if (tensor.dtype == DType::kF32) {
+    result.form = kernels::SyntheticForm::f32;
+  } else {
+    result.form = tensor.dtype == DType::kF16 ? kernels::SyntheticForm::f16 : kernels::SyntheticForm::bf16;
+  }
+  return result;
+}
+
+/// Every array in device memory begins at such a multiple.
+constexpr size_t align_array(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+size_t word_bytes(const LinearPart& part) {
+  return static_cast<size_t>(part.rows.size() * part.columns.size() / 8 * part.exl3->bits);
+}
+
+/// Of one matrix of an expert: words, suh, svh.
+size_t expert_matrix_bytes(const LinearPart& part) {
+  if (part.exl3 == nullptr) {
+    throw Error("tensor " + part.native->name + ": the CUDA backend needs EXL3 routed experts");
+  }
+  return align_array(word_bytes(part)) + align_array(static_cast<size_t>(part.columns.size()) * sizeof(__half)) +
+         align_array(static_cast<size_t>(part.rows.size()) * sizeof(__half));
+}
+
+/// Whether two vectors of scales are the same, so that rows can be rotated once for both matrices.
+bool same_scales(const HostTensor& a, const HostTensor& b) {
+  if (a.synthetic && b.synthetic) return a.synthetic->key == b.synthetic->key;
+  return !a.synthetic && !b.synthetic && std::ranges::equal(a.bytes, b.bytes);
+}
+
+kernels::TrellisKind trellis_kind(const Exl3Stored& matrix) {
   return {matrix.bits, static_cast<int32_t>(matrix.codebook), matrix.order == Exl3TileOrder::kColumnMajor ? 1 : 0};
 }
 
@@ -37,36 +78,64 @@ void add_kind(std::vector<kernels::TrellisKind>& kinds, const kernels::TrellisKi
 
 }  // namespace
 
+void CudaBackend::plan_weights(bool planning) {
+  planning_weights_ = planning;
+  weight_bytes_ = 0;
+}
+
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
   kernels::check_cuda(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "upload of a weight");
 }
 
+std::byte* CudaBackend::take_staging(size_t bytes) {
+  if (staging_used_ == staging_.size()) staging_.emplace_back();
+  DeviceBuffer& buffer = staging_[staging_used_++];
+  if (buffer.bytes() < bytes) buffer = DeviceBuffer(bytes);
+  return buffer.as<std::byte>();
+}
+
+void CudaBackend::put_elements(const HostTensor& tensor, int64_t first, int64_t count, void* device) {
+  if (tensor.synthetic) {
+    kernels::fill_synthetic(synthetic_tensor(tensor), first, count, device, stream_);
+    return;
+  }
+  const auto element = static_cast<int64_t>(dtype_bytes(tensor.dtype));
+  upload(device, tensor.bytes.data() + first * element, static_cast<size_t>(count * element));
+}
+
+void CudaBackend::put_scales(const HostTensor& tensor, const std::vector<uint16_t>& values, Range range, void* device) {
+  if (tensor.synthetic) {
+    put_elements(tensor, range.begin, range.size(), device);
+  } else {
+    upload(device, values.data() + range.begin, static_cast<size_t>(range.size()) * sizeof(uint16_t));
+  }
+}
+
 kernels::SourceMatrix CudaBackend::stage(const LinearPart& part) {
+  staging_used_ = 0;  // in stream order after all earlier uses
   kernels::SourceMatrix source;
   int64_t stored_columns = 0;
   if (part.native != nullptr) {
     const HostTensor& tensor = *part.native;
     stored_columns = tensor.shape.back();
+    const int64_t elements = part.rows.size() * stored_columns;
     const size_t element = dtype_bytes(tensor.dtype);
-    const size_t row_bytes = static_cast<size_t>(stored_columns) * element;
-    const size_t bytes = static_cast<size_t>(part.rows.size()) * row_bytes;
-    staging_.emplace_back(bytes);
-    upload(staging_.back().as<void>(), tensor.bytes.data() + static_cast<size_t>(part.rows.begin) * row_bytes, bytes);
+    std::byte* rows = take_staging(static_cast<size_t>(elements) * element);
     source.type = source_type(tensor);
-    source.data = staging_.back().as<std::byte>() + static_cast<size_t>(part.columns.begin) * element;
+    put_elements(tensor, part.rows.begin * stored_columns, elements, rows);
+    source.data = rows + static_cast<size_t>(part.columns.begin) * element;
   } else {
-    const Exl3Matrix& matrix = *part.exl3;
-    staging_.emplace_back(matrix.trellis.size());
-    const auto* tiles = staging_.back().as<uint32_t>();
-    upload(staging_.back().as<void>(), matrix.trellis.data(), matrix.trellis.size());
-    staging_.emplace_back(matrix.suh.size() * sizeof(uint16_t));
-    const auto* suh = staging_.back().as<__half>();
-    upload(staging_.back().as<void>(), matrix.suh.data(), staging_.back().bytes());
-    staging_.emplace_back(matrix.svh.size() * sizeof(uint16_t));
-    const auto* svh = staging_.back().as<__half>();
-    upload(staging_.back().as<void>(), matrix.svh.data(), staging_.back().bytes());
+    const Exl3Stored& stored = *part.exl3;
+    const Exl3Matrix matrix = read_exl3(stored);
+    auto* tiles = take_staging(static_cast<size_t>(stored.trellis->element_count()) * sizeof(uint16_t));
+    put_elements(*stored.trellis, 0, stored.trellis->element_count(), tiles);
+    auto* suh = take_staging(matrix.suh.size() * sizeof(uint16_t));
+    put_scales(*stored.suh, matrix.suh, {0, stored.in}, suh);
+    auto* svh = take_staging(matrix.svh.size() * sizeof(uint16_t));
+    put_scales(*stored.svh, matrix.svh, {0, stored.out}, svh);
     stored_columns = part.columns.size();
-    staging_.emplace_back(static_cast<size_t>(part.rows.size() * stored_columns) * sizeof(Bf16));
+    auto* weight =
+        reinterpret_cast<Bf16*>(take_staging(static_cast<size_t>(part.rows.size() * stored_columns) * sizeof(Bf16)));
     const kernels::DequantiseRange range{
         .first_out = static_cast<int>(part.rows.begin),
         .rows = static_cast<int>(part.rows.size()),
@@ -74,10 +143,11 @@ kernels::SourceMatrix CudaBackend::stage(const LinearPart& part) {
         .columns = static_cast<int>(part.columns.size()),
         .stride = stored_columns,
     };
-    kernels::exl3_dequantise(tiles, suh, svh, trellis_kind(matrix), static_cast<int>(matrix.in),
-                             static_cast<int>(matrix.out), range, staging_.back().as<Bf16>(), stream_);
+    kernels::exl3_dequantise(reinterpret_cast<const uint32_t*>(tiles), reinterpret_cast<const __half*>(suh),
+                             reinterpret_cast<const __half*>(svh), trellis_kind(stored), static_cast<int>(stored.in),
+                             static_cast<int>(stored.out), range, weight, stream_);
     source.type = kernels::SourceType::bf16;
-    source.data = staging_.back().as<Bf16>();
+    source.data = weight;
   }
   source.rows = part.rows.size();
   source.columns = part.columns.size();
@@ -111,8 +181,11 @@ Linear CudaBackend::load_linear(std::string_view name, LinearGroup group, std::s
   for (const LinearPart& part : parts) out = align_part(out) + part.out();
   const int64_t in = parts.front().in();
   const kernels::WeightFormat format = weight_format(group, name, in);
+  const int64_t bytes = kernels::packed_bytes(format, out, in);
+  weight_bytes_ += bytes;
+  if (planning_weights_) return {out, in, -1};
   DeviceLinear packed;
-  packed.data = make_zeroed(static_cast<size_t>(kernels::packed_bytes(format, out, in)));
+  packed.data = make_zeroed(static_cast<size_t>(bytes));
   int64_t first = 0;
   for (const LinearPart& part : parts) {
     first = align_part(first);
@@ -120,9 +193,6 @@ Linear CudaBackend::load_linear(std::string_view name, LinearGroup group, std::s
     first += part.out();
   }
   packed.weight = {format, out, in, packed.data.as<uint8_t>(), 1};
-  stream_.wait();
-  staging_.clear();
-  weight_bytes_ += static_cast<int64_t>(packed.data.bytes());
   linears_.push_back(std::move(packed));
   return {out, in, static_cast<int>(linears_.size()) - 1};
 }
@@ -133,105 +203,115 @@ LinearBatch CudaBackend::load_linear_batch(std::string_view name, LinearGroup gr
   const int64_t in = matrices.front().in();
   const kernels::WeightFormat format = weight_format(group, name, in);
   const auto bytes = static_cast<size_t>(kernels::packed_bytes(format, out, in));
+  const auto count = static_cast<int>(matrices.size());
+  weight_bytes_ += static_cast<int64_t>(bytes) * count;
+  if (planning_weights_) return {out, in, count, -1};
   DeviceLinear packed;
   packed.data = make_zeroed(bytes * matrices.size());
   for (size_t m = 0; m < matrices.size(); ++m) {
     kernels::pack_linear(stage(matrices[m]), format, out, 0, packed.data.as<uint8_t>() + m * bytes, stream_);
-    stream_.wait();
-    staging_.clear();
   }
-  packed.weight = {format, out, in, packed.data.as<uint8_t>(), static_cast<int>(matrices.size())};
-  weight_bytes_ += static_cast<int64_t>(packed.data.bytes());
+  packed.weight = {format, out, in, packed.data.as<uint8_t>(), count};
   linears_.push_back(std::move(packed));
-  return {out, in, static_cast<int>(matrices.size()), static_cast<int>(linears_.size()) - 1};
+  return {out, in, count, static_cast<int>(linears_.size()) - 1};
 }
 
 Matrix CudaBackend::load_matrix(std::string_view, const LinearPart& part, Precision precision) {
   DeviceMatrix matrix;
   matrix.is_fp32 = precision == Precision::kFp32 && !is_exact_in_bf16(part);
   const auto elements = static_cast<size_t>(part.out() * part.in());
-  matrix.data = DeviceBuffer(elements * (matrix.is_fp32 ? sizeof(float) : sizeof(Bf16)));
+  const size_t bytes = elements * (matrix.is_fp32 ? sizeof(float) : sizeof(Bf16));
+  weight_bytes_ += static_cast<int64_t>(bytes);
+  if (planning_weights_) return {part.out(), part.in(), -1};
+  matrix.data = DeviceBuffer(bytes);
   const kernels::SourceMatrix source = stage(part);
   if (matrix.is_fp32) {
     kernels::convert_matrix(source, matrix.data.as<float>(), stream_);
   } else {
     kernels::convert_matrix(source, matrix.data.as<Bf16>(), stream_);
   }
-  stream_.wait();
-  staging_.clear();
-  weight_bytes_ += static_cast<int64_t>(matrix.data.bytes());
   matrices_.push_back(std::move(matrix));
   return {part.out(), part.in(), static_cast<int>(matrices_.size()) - 1};
 }
 
 Vector CudaBackend::load_vector(std::string_view, std::span<const VectorPart> parts) {
+  int64_t count = 0;
+  for (const VectorPart& part : parts) count += part.range.size();
+  weight_bytes_ += count * static_cast<int64_t>(sizeof(float));
+  if (planning_weights_) return {count, -1};
   const std::vector<float> values = read_parts(parts);
   vectors_.emplace_back(values.size() * sizeof(float));
   upload(vectors_.back().as<void>(), values.data(), vectors_.back().bytes());
-  stream_.wait();
-  weight_bytes_ += static_cast<int64_t>(vectors_.back().bytes());
-  return {static_cast<int64_t>(values.size()), static_cast<int>(vectors_.size()) - 1};
+  return {count, static_cast<int>(vectors_.size()) - 1};
 }
 
-kernels::ExpertMatrix CudaBackend::load_expert_matrix(const LinearPart& part, DeviceExperts& bank,
+kernels::ExpertMatrix CudaBackend::load_expert_matrix(const LinearPart& part, std::byte* device,
                                                       const __half* shared_suh) {
-  if (part.exl3 == nullptr) {
-    throw Error("tensor " + part.native->name + ": the CUDA backend needs EXL3 routed experts");
-  }
-  const Exl3Matrix& matrix = *part.exl3;
+  const Exl3Stored& stored = *part.exl3;
+  Exl3Matrix matrix;
+  if (!stored.trellis->synthetic) matrix = read_exl3(stored);
   const auto in = static_cast<int>(part.columns.size());
   const auto out = static_cast<int>(part.rows.size());
-  staging_.emplace_back(matrix.trellis.size());
-  upload(staging_.back().as<void>(), matrix.trellis.data(), matrix.trellis.size());
-  bank.memory.emplace_back(static_cast<size_t>(in) * static_cast<size_t>(out) / 8 * static_cast<size_t>(matrix.bits));
-  auto* words = bank.memory.back().as<uint32_t>();
-  kernels::exl3_pack({.tiles = staging_.back().as<uint32_t>(),
-                      .tile_columns = static_cast<int>(matrix.out / kExl3TileEdge),
+  staging_used_ = 0;
+  std::byte* tiles = take_staging(static_cast<size_t>(stored.trellis->element_count()) * sizeof(uint16_t));
+  put_elements(*stored.trellis, 0, stored.trellis->element_count(), tiles);
+  auto* words = reinterpret_cast<uint32_t*>(device);
+  kernels::exl3_pack({.tiles = reinterpret_cast<const uint32_t*>(tiles),
+                      .tile_columns = static_cast<int>(stored.out / kExl3TileEdge),
                       .first_tile_row = static_cast<int>(part.columns.begin / kExl3TileEdge),
                       .first_tile_column = static_cast<int>(part.rows.begin / kExl3TileEdge)},
-                     in, out, matrix.bits, words, stream_);
-  const auto upload_vector = [&](const std::vector<uint16_t>& values, Range range) {
-    bank.memory.emplace_back(static_cast<size_t>(range.size()) * sizeof(uint16_t));
-    upload(bank.memory.back().as<void>(), values.data() + range.begin, bank.memory.back().bytes());
-    return bank.memory.back().as<const __half>();
-  };
+                     in, out, stored.bits, words, stream_);
+  auto* suh = reinterpret_cast<__half*>(device + align_array(word_bytes(part)));
+  auto* svh = suh + align_array(static_cast<size_t>(in) * sizeof(__half)) / sizeof(__half);
+  if (shared_suh == nullptr) put_scales(*stored.suh, matrix.suh, part.columns, suh);
+  put_scales(*stored.svh, matrix.svh, part.rows, svh);
   kernels::ExpertMatrix result;
   result.words = words;
-  result.suh = shared_suh != nullptr ? shared_suh : upload_vector(matrix.suh, part.columns);
-  result.svh = upload_vector(matrix.svh, part.rows);
-  result.kind = trellis_kind(matrix);
+  result.suh = shared_suh != nullptr ? shared_suh : suh;
+  result.svh = svh;
+  result.kind = trellis_kind(stored);
   return result;
 }
 
 ExpertBank CudaBackend::load_experts(std::string_view, std::span<const ExpertParts> experts) {
+  size_t bytes = 0;
+  for (const ExpertParts& parts : experts) {
+    for (const LinearPart* part : {&parts.gate, &parts.up, &parts.down}) bytes += expert_matrix_bytes(*part);
+  }
+  const size_t record_bytes = experts.size() * sizeof(kernels::ExpertRecord);
+  weight_bytes_ += static_cast<int64_t>(bytes + record_bytes);
+  const ExpertParts& first = experts.front();
+  ExpertBank handle{static_cast<int>(experts.size()), first.gate.in(), first.gate.out(), -1};
+  if (planning_weights_) return handle;
+
   DeviceExperts bank;
+  bank.memory = DeviceBuffer(bytes + record_bytes);
+  auto* next = bank.memory.as<std::byte>();
+  const auto load = [&](const LinearPart& part, const __half* shared_suh) {
+    std::byte* const at = next;
+    next += expert_matrix_bytes(part);
+    return load_expert_matrix(part, at, shared_suh);
+  };
   std::vector<kernels::ExpertRecord> records;
   for (const ExpertParts& parts : experts) {
     kernels::ExpertRecord record;
-    record.gate = load_expert_matrix(parts.gate, bank, nullptr);
-    // Rows are rotated once where gate and up share their input signs and scales.
-    const bool shared = parts.up.exl3 != nullptr && parts.gate.exl3->suh == parts.up.exl3->suh;
-    record.up = load_expert_matrix(parts.up, bank, shared ? record.gate.suh : nullptr);
-    record.down = load_expert_matrix(parts.down, bank, nullptr);
+    record.gate = load(parts.gate, nullptr);
+    record.up = load(parts.up, same_scales(*parts.gate.exl3->suh, *parts.up.exl3->suh) ? record.gate.suh : nullptr);
+    record.down = load(parts.down, nullptr);
     add_kind(bank.view.gate_up_kinds, record.gate.kind);
     add_kind(bank.view.gate_up_kinds, record.up.kind);
     add_kind(bank.view.down_kinds, record.down.kind);
     records.push_back(record);
-    stream_.wait();
-    staging_.clear();
   }
-  bank.memory.emplace_back(records.size() * sizeof(kernels::ExpertRecord));
-  upload(bank.memory.back().as<void>(), records.data(), bank.memory.back().bytes());
-  stream_.wait();
-  const ExpertParts& first = experts.front();
-  bank.view.records = bank.memory.back().as<const kernels::ExpertRecord>();
-  bank.view.experts = static_cast<int>(experts.size());
-  bank.view.hidden = static_cast<int>(first.gate.in());
-  bank.view.width = static_cast<int>(first.gate.out());
+  upload(next, records.data(), record_bytes);
+  bank.view.records = reinterpret_cast<const kernels::ExpertRecord*>(next);
+  bank.view.experts = handle.experts;
+  bank.view.hidden = static_cast<int>(handle.hidden);
+  bank.view.width = static_cast<int>(handle.width);
   bank.view.limit = geometry_.swiglu_limit;
-  for (const DeviceBuffer& buffer : bank.memory) weight_bytes_ += static_cast<int64_t>(buffer.bytes());
   experts_.push_back(std::move(bank));
-  return {static_cast<int>(experts.size()), first.gate.in(), first.gate.out(), static_cast<int>(experts_.size()) - 1};
+  handle.handle = static_cast<int>(experts_.size()) - 1;
+  return handle;
 }
 
 }  // namespace glm53::cuda
