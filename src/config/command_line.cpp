@@ -18,6 +18,7 @@ struct RawOptions {
   std::vector<std::string> sets;
   std::string port;
   std::string rank;
+  std::string load_format;
   bool print_config = false;
   bool check = false;
   bool version = false;
@@ -34,6 +35,7 @@ void describe_options(CLI::App& app, RawOptions& raw) {
       ->allow_extra_args(false);
   app.add_option("--port", raw.port, "short for --set server.port=N")->type_name("N");
   app.add_option("--rank", raw.rank, "short for --set cluster.rank=N")->type_name("N");
+  app.add_option("--load-format", raw.load_format, "short for --set model.load_format=FORMAT")->type_name("FORMAT");
   CLI::Option* check = app.add_flag("--check", raw.check, "validate everything, print a memory plan and exit");
   app.add_flag("--print-config", raw.print_config, "print the effective configuration as YAML and exit")
       ->excludes(check);
@@ -75,6 +77,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   for (const std::string& text : raw.sets) line.assignments.push_back(parse_set(text));
   if (app.count("--port") > 0) line.assignments.push_back({"--port", "server.port", raw.port});
   if (app.count("--rank") > 0) line.assignments.push_back({"--rank", "cluster.rank", raw.rank});
+  if (app.count("--load-format") > 0) {
+    line.assignments.push_back({"--load-format", "model.load_format", raw.load_format});
+  }
   return line;
 }
 

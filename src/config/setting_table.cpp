@@ -46,6 +46,10 @@ SettingKey secrets(std::string_view section, std::string_view key, Access access
   return {section, key, access, help, 0, 0, {}, true, true};
 }
 
+SettingKey texts(std::string_view section, std::string_view key, Access access, std::string_view help) {
+  return {section, key, access, help, 0, 0, {}, true, false};
+}
+
 constexpr int kDay = 86400;
 // Page tables index 64-token pages by int32; this stays far below and above every published context.
 constexpr int64_t kMaxContext = int64_t{1} << 30;
@@ -58,6 +62,14 @@ std::vector<SettingKey> make_table() {
   add(text("model", "path", field<&S::model, &ModelSettings::path>, "checkpoint directory", true));
   add(text("model", "served_name", field<&S::model, &ModelSettings::served_name>, "model name in requests and replies",
            false));
+  add(choice("model", "load_format", field<&S::model, &ModelSettings::load_format>, {"checkpoint", "dummy"},
+             "dummy: random weights for the directory's config.json, no checkpoint"));
+  add(integer("dummy", "experts_k", field<&S::dummy, &DummySettings::experts_k>, 1, 8,
+              "bits a weight of dummy routed experts"));
+  add(texts("dummy", "layer_k", field<&S::dummy, &DummySettings::layer_k>,
+            "LAYER:K where the experts of single layers differ"));
+  add(integer("dummy", "seed", field<&S::dummy, &DummySettings::seed>, 0, std::numeric_limits<int64_t>::max(),
+              "seed of dummy weights"));
 
   add(text("server", "host", field<&S::server, &ServerSettings::host>, "address to listen on", false));
   add(integer("server", "port", field<&S::server, &ServerSettings::port>, 0, 65535, "TCP port; 0 = any free port"));

@@ -77,27 +77,25 @@ int run(int argc, char** argv) {
 
   const ModelFiles files = open_model_files(settings);
   const Geometry& geometry = files.geometry;
-  const CheckpointInventory inventory(files.checkpoint, geometry);
-  spdlog::info("{}: {} layers, hidden {}, {} experts, vocabulary {}; {:.1f} MiB in {} files {}", settings.model.path,
-               geometry.layers, geometry.hidden, geometry.experts, geometry.vocab,
-               static_cast<double>(files.checkpoint.total_bytes()) / (1024.0 * 1024.0), files.checkpoint.file_count(),
-               geometry.quantization_summary);
+  const CheckpointInventory inventory = take_inventory(settings, files);
+  spdlog::info("{}: {} layers, hidden {}, {} experts, vocabulary {}; {}", settings.model.path, geometry.layers,
+               geometry.hidden, geometry.experts, geometry.vocab, weights_text(settings, files));
   if (geometry.vision && !inventory.vision_problem().empty()) {
     spdlog::warn("the vision tower of this checkpoint cannot be used: {}", inventory.vision_problem());
   }
 
   std::unique_ptr<Backend> backend = make_backend(settings, geometry);
   const int64_t available = available_backend_memory(settings);
-  require_fit(settings, *backend, least_weight_bytes(geometry, backend->name() == "cuda"), available);
-  ModelWeights weights = load_weights(inventory, geometry, {settings.cluster.rank, settings.cluster.tp}, *backend,
-                                      LoadProgress(geometry.layers));
+  const Shard shard{settings.cluster.rank, settings.cluster.tp};
   const CachePlan caches = plan_caches(settings, settings.context);
-  const MemoryPlan memory = backend->plan_memory(caches);
+  MemoryPlan memory = backend->plan_memory(caches);
+  memory.weights = plan_weights(inventory, geometry, shard, *backend);
   require_fit(settings, *backend, memory.weights, available);
   if (command.action == Action::kCheck) {
     fmt::print("{}", memory_table(memory, caches, available));
     return 0;
   }
+  ModelWeights weights = load_weights(inventory, geometry, shard, *backend, LoadProgress(geometry.layers));
 
   spdlog::info("memory: {} MiB planned, {} MiB available; context {}", memory.total() >> 20, available >> 20,
                settings.context);

@@ -1,6 +1,7 @@
 #include "main/startup.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 
@@ -11,8 +12,8 @@
 #include "engine/page_pool.h"
 #include "glm53/core/error.h"
 #include "glm53/core/limits.h"
+#include "glm53/core/printable.h"
 #include "glm53/core/read_file.h"
-#include "model/tensor_table.h"
 
 namespace glm53 {
 
@@ -30,6 +31,19 @@ constexpr const char* kRequiredTokens[] = {"[gMASK]",       "<sop>",           "
 
 [[noreturn]] void refuse(const char* key, const std::string& value, const char* supported) {
   throw Error(fmt::format("{}: {} is not supported by this build; supported: {}", key, value, supported));
+}
+
+/// An item of dummy.layer_k.
+std::pair<int, int> layer_and_k(const std::string& item) {
+  int layer = 0;
+  int bits = 0;
+  const char* const end = item.data() + item.size();
+  const auto first = std::from_chars(item.data(), end, layer);
+  if (first.ec == std::errc() && first.ptr != end && *first.ptr == ':') {
+    const auto second = std::from_chars(first.ptr + 1, end, bits);
+    if (second.ec == std::errc() && second.ptr == end && layer >= 0 && bits >= 1 && bits <= 8) return {layer, bits};
+  }
+  throw Error(fmt::format("dummy.layer_k: expected LAYER:K with K from 1 to 8, found {}", in_quotes(item)));
 }
 
 MemoryPlan plan_with_weights(const Backend& backend, const CachePlan& caches, int64_t weights) {
@@ -80,8 +94,31 @@ ModelFiles open_model_files(const Settings& settings) {
                             tokenizer.id_count() - 1, geometry.vocab));
   }
   GenerationConfig generation = load_generation_config(directory, geometry.vocab, geometry.eos_ids);
-  Checkpoint checkpoint = Checkpoint::open(directory);
+  std::optional<Checkpoint> checkpoint;
+  if (settings.model.load_format == "checkpoint") checkpoint = Checkpoint::open(directory);
   return {std::move(geometry), std::move(tokenizer), std::move(generation), std::move(checkpoint)};
+}
+
+CheckpointInventory take_inventory(const Settings& settings, const ModelFiles& files) {
+  if (files.checkpoint) return CheckpointInventory(*files.checkpoint, files.geometry);
+  DummyOptions options;
+  options.experts_k = settings.dummy.experts_k;
+  options.seed = static_cast<uint64_t>(settings.dummy.seed);
+  for (const std::string& item : settings.dummy.layer_k) {
+    const auto [layer, bits] = layer_and_k(item);
+    if (!options.layer_k.emplace(layer, bits).second) {
+      throw Error(fmt::format("dummy.layer_k: layer {} is given twice", layer));
+    }
+  }
+  return CheckpointInventory(files.geometry, options);
+}
+
+std::string weights_text(const Settings& settings, const ModelFiles& files) {
+  if (files.checkpoint) {
+    return fmt::format("{:.1f} MiB in {} files {}", static_cast<double>(files.checkpoint->total_bytes()) / kMiB,
+                       files.checkpoint->file_count(), files.geometry.quantization_summary);
+  }
+  return fmt::format("dummy weights of seed {}, experts K = {}", settings.dummy.seed, settings.dummy.experts_k);
 }
 
 CachePlan plan_caches(const Settings& settings, int64_t context) {
@@ -99,18 +136,6 @@ void LoadProgress::operator()(int layers_done) {
   last_ = now;
   spdlog::info("loading weights: {} of {} layers ({} %), {:.1f} s", layers_done, layers_, layers_done * 100 / layers_,
                std::chrono::duration<double>(now - start_).count());
-}
-
-int64_t least_weight_bytes(const Geometry& geometry, bool packed) {
-  int64_t bits = 0;
-  for (const TensorSpec& spec : tensor_table(geometry)) {
-    if (spec.group != TensorGroup::kTrunk) continue;
-    int64_t elements = 1;
-    for (int64_t extent : spec.shape) elements *= std::max<int64_t>(extent, 0);
-    const bool expert = spec.name.find(".mlp.experts.") != std::string::npos;
-    bits += elements * (!packed || spec.form == TensorForm::kValues ? 16 : expert ? 1 : 4);
-  }
-  return bits / 8;
 }
 
 int64_t available_memory() {

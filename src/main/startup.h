@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "backend/backend.h"
@@ -10,6 +11,7 @@
 #include "checkpoint/safetensors.h"
 #include "glm53/core/geometry.h"
 #include "glm53/core/settings.h"
+#include "model/checkpoint_inventory.h"
 #include "text/tokenizer.h"
 
 namespace glm53 {
@@ -23,12 +25,19 @@ struct ModelFiles {
   Geometry geometry;
   text::Tokenizer tokenizer;
   GenerationConfig generation;
-  Checkpoint checkpoint;
+  std::optional<Checkpoint> checkpoint;  ///< none with model.load_format dummy
 };
 
 /// Throws Error: a file is missing or malformed, the tokenizer lacks a marker of the chat format or exceeds the model's
 /// vocabulary, `context` exceeds the model's positions.
 ModelFiles open_model_files(const Settings& settings);
+
+/// The checkpoint's tensors, or dummy ones by section `dummy`. `files` outlives it. Throws TensorProblems, or Error
+/// naming the key.
+CheckpointInventory take_inventory(const Settings& settings, const ModelFiles& files);
+
+/// What the weights are, for the log: "173.2 MiB in 3 files exl3 4 bpw mcg".
+std::string weights_text(const Settings& settings, const ModelFiles& files);
 
 /// Slots, pages and buffers for one sequence of `context` tokens.
 CachePlan plan_caches(const Settings& settings, int64_t context);
@@ -44,10 +53,6 @@ class LoadProgress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_ = start_;
 };
-
-/// Bytes that the trunk's weights take at least, before any is read: two a weight, or `packed` one bit a weight of an
-/// expert and four of another matrix.
-int64_t least_weight_bytes(const Geometry& geometry, bool packed);
 
 /// MemAvailable of /proc/meminfo, bytes.
 int64_t available_memory();

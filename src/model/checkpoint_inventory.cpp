@@ -92,6 +92,25 @@ CheckpointInventory::CheckpointInventory(const Checkpoint& checkpoint, const Geo
   if (!problems_.empty()) throw TensorProblems(checkpoint.directory(), std::move(problems_));
 }
 
+CheckpointInventory::CheckpointInventory(const Geometry& geometry, const DummyOptions& dummy)
+    : table_(tensor_table(geometry)), dummy_(std::make_unique<DummyTensors>(geometry, dummy)) {
+  for (const TensorSpec& spec : table_) {
+    if (spec.group == TensorGroup::kExtra) continue;
+    Source source;
+    source.spec = &spec;
+    if (DummyTensors::is_exl3(spec)) {
+      source.exl3 = &groups_.emplace(spec.name, dummy_->exl3(spec)).first->second;
+      source.shape = spec.shape;
+    } else {
+      source.native = &dummy_->native(spec);
+      source.shape = source.native->shape;
+    }
+    sources_.emplace(spec.name, std::move(source));
+  }
+  has_mtp_ = geometry.mtp_layers > 0;
+  if (!geometry.vision) vision_problem_ = "config.json has no vision_config";
+}
+
 CheckpointInventory::Source CheckpointInventory::find_source(const Checkpoint& checkpoint, const TensorSpec& spec) {
   const bool may_be_exl3 = spec.form != TensorForm::kValues;
   const std::string suffix = spec.form == TensorForm::kLinear ? ".weight" : "";

@@ -1,7 +1,9 @@
-// A checkpoint matched against the tensor table: which stored tensor or EXL3 group serves each table row.
+// A checkpoint matched against the tensor table: which stored tensor or EXL3 group serves each table row. Or the same
+// without a checkpoint, every row served by a dummy tensor.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "checkpoint/safetensors.h"
 #include "glm53/core/error.h"
 #include "glm53/core/geometry.h"
+#include "model/dummy_weights.h"
 #include "model/tensor_table.h"
 
 namespace glm53 {
@@ -30,6 +33,13 @@ class CheckpointInventory {
   /// Reads names, shapes and dtypes only. Throws TensorProblems with every missing, mis-shaped, mistyped, ambiguous and
   /// unexpected tensor. `checkpoint` outlives the inventory.
   CheckpointInventory(const Checkpoint& checkpoint, const Geometry& geometry);
+
+  /// Dummy tensors for every row of `geometry`'s table, MTP layer and vision tower included; `geometry` outlives the
+  /// inventory. Throws Error as DummyTensors does.
+  CheckpointInventory(const Geometry& geometry, const DummyOptions& dummy);
+
+  CheckpointInventory(const CheckpointInventory&) = delete;
+  CheckpointInventory& operator=(const CheckpointInventory&) = delete;
 
   /// The whole [out, in] matrix of a table row of linear form (without the padding of an EXL3 group).
   LinearPart linear(std::string_view table_name) const;
@@ -60,6 +70,7 @@ class CheckpointInventory {
   const Source& source(std::string_view table_name) const;
 
   std::vector<TensorSpec> table_;
+  std::unique_ptr<DummyTensors> dummy_;
   std::map<std::string, Exl3Stored, std::less<>> groups_;
   std::map<std::string, Source, std::less<>> sources_;  ///< by table name
   std::map<std::string, bool, std::less<>> used_;       ///< tensors and group prefixes that serve a row

@@ -222,4 +222,12 @@ ModelWeights load_weights(const CheckpointInventory& inventory, const Geometry& 
   return weights;
 }
 
+int64_t plan_weights(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend) {
+  backend.plan_weights(true);
+  load_weights(inventory, geometry, shard, backend, {});
+  const int64_t bytes = backend.plan_memory({}).weights;
+  backend.plan_weights(false);
+  return bytes;
+}
+
 }  // namespace glm53

@@ -39,4 +39,7 @@ struct Shard {
 ModelWeights load_weights(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend,
                           const std::function<void(int)>& progress);
 
+/// Bytes of `backend`'s memory that load_weights would take. Reads no weights; call it before load_weights.
+int64_t plan_weights(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend);
+
 }  // namespace glm53

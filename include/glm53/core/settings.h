@@ -12,6 +12,14 @@ namespace glm53 {
 struct ModelSettings {
   std::string path;  ///< checkpoint directory
   std::string served_name = "GLM-5.3-Flash-EXL3";
+  std::string load_format = "checkpoint";  ///< checkpoint | dummy (config.json alone; random weights)
+};
+
+/// Weights of model.load_format dummy.
+struct DummySettings {
+  int experts_k = 4;                 ///< bits a weight of the routed experts
+  std::vector<std::string> layer_k;  ///< "LAYER:K" where a layer's experts differ
+  int64_t seed = 0;
 };
 
 struct ServerSettings {
@@ -111,6 +119,7 @@ struct OpsSettings {
 
 struct Settings {
   ModelSettings model;
+  DummySettings dummy;
   ServerSettings server;
   ClusterSettings cluster;
   std::string backend = "auto";  ///< auto | cpu | cuda

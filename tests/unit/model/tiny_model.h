@@ -29,28 +29,15 @@ class TinyModel {
                   max_rows) {}
 
   explicit TinyModel(const BackendFactory& factory, int sequences = 1, int64_t context = 1024, int max_rows = 1024)
-      : checkpoint_(Checkpoint::open(data_path("models/glm53-tiny"))),
-        geometry_(load_geometry(data_path("models/glm53-tiny"))) {
-    auto backend = factory(geometry_);
-    const CheckpointInventory inventory(checkpoint_, geometry_);
-    ModelWeights weights = load_weights(inventory, geometry_, {}, *backend, {});
-    pages_per_slot_ = (context + kPageTokens - 1) / kPageTokens;
-    const CachePlan plan{.sequences = sequences,
-                         .pages = pages_per_slot_ * sequences,
-                         .max_rows = max_rows,
-                         .max_logit_rows = std::min(max_rows, 1024)};
-    model_ = std::make_unique<Glm53Model>(geometry_, std::move(backend), std::make_unique<LocalCommunicator>(),
-                                          std::move(weights), plan);
-    for (int slot = 0; slot < sequences; ++slot) {
-      // Pages in descending order: nothing may rely on physical neighbours.
-      std::vector<int32_t> pages(static_cast<size_t>(pages_per_slot_));
-      for (int64_t i = 0; i < pages_per_slot_; ++i) {
-        pages[static_cast<size_t>(i)] = static_cast<int32_t>((slot + 1) * pages_per_slot_ - 1 - i);
-      }
-      pages_.push_back(std::move(pages));
-      model_->backend().reset_sequence(slot);
-    }
-    positions_.resize(static_cast<size_t>(sequences));
+      : geometry_(load_geometry(data_path("models/glm53-tiny"))) {
+    checkpoint_ = Checkpoint::open(data_path("models/glm53-tiny"));
+    start(factory, CheckpointInventory(*checkpoint_, geometry_), sequences, context, max_rows);
+  }
+
+  /// Its geometry with dummy weights.
+  TinyModel(const BackendFactory& factory, const DummyOptions& dummy)
+      : geometry_(load_geometry(data_path("models/glm53-tiny"))) {
+    start(factory, CheckpointInventory(geometry_, dummy), 1, 1024, 1024);
   }
 
   /// One segment of a call: `ids` of a slot.
@@ -142,7 +129,30 @@ class TinyModel {
   Backend& backend() { return model_->backend(); }
 
  private:
-  Checkpoint checkpoint_;
+  void start(const BackendFactory& factory, const CheckpointInventory& inventory, int sequences, int64_t context,
+             int max_rows) {
+    auto backend = factory(geometry_);
+    ModelWeights weights = load_weights(inventory, geometry_, {}, *backend, {});
+    pages_per_slot_ = (context + kPageTokens - 1) / kPageTokens;
+    const CachePlan plan{.sequences = sequences,
+                         .pages = pages_per_slot_ * sequences,
+                         .max_rows = max_rows,
+                         .max_logit_rows = std::min(max_rows, 1024)};
+    model_ = std::make_unique<Glm53Model>(geometry_, std::move(backend), std::make_unique<LocalCommunicator>(),
+                                          std::move(weights), plan);
+    for (int slot = 0; slot < sequences; ++slot) {
+      // Pages in descending order: nothing may rely on physical neighbours.
+      std::vector<int32_t> pages(static_cast<size_t>(pages_per_slot_));
+      for (int64_t i = 0; i < pages_per_slot_; ++i) {
+        pages[static_cast<size_t>(i)] = static_cast<int32_t>((slot + 1) * pages_per_slot_ - 1 - i);
+      }
+      pages_.push_back(std::move(pages));
+      model_->backend().reset_sequence(slot);
+    }
+    positions_.resize(static_cast<size_t>(sequences));
+  }
+
+  std::optional<Checkpoint> checkpoint_;
   Geometry geometry_;
   std::unique_ptr<Glm53Model> model_;
   int64_t pages_per_slot_ = 0;
