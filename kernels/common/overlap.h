@@ -16,16 +16,27 @@ __device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol
 /// Lets the kernel after this one start once every block has come here. Says nothing about this kernel's results.
 __device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-/// kernel<<<grid, block, 0, stream>>>(arguments...), allowed to start early. May be captured.
+/// The first statement of a kernel that can do nothing before its input is there: only its launch overlaps.
+__device__ inline void start_after_previous() {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+}
+
+/// kernel<<<grid, block, shared, stream>>>(arguments...), allowed to start early. May be captured.
+///
+/// Kernels hand over before they wait, so a kernel may start while several before it still run; what it waits for is
+/// all of them, as each of them waited too. Every block must wait, those without work as well. Memory that a kernel
+/// before wrote is read with plain loads: the read-only path (__ldg) is for constants.
 template <typename... Parameters, typename... Arguments>
-void launch_overlapped(const char* what, void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
-                       Arguments... arguments) {
+void launch_overlapped(const char* what, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+                       cudaStream_t stream, Arguments... arguments) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
+  config.dynamicSmemBytes = shared;
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;

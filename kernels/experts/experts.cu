@@ -13,6 +13,7 @@
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/hadamard.h"
+#include "kernels/common/overlap.h"
 #include "kernels/experts/trellis_gemm.h"
 
 namespace glm53::kernels {
@@ -75,6 +76,7 @@ __device__ void rotate_output(const float* sums, const __half* svh, int lane, fl
 __global__ __launch_bounds__(32 * kWarps) void rotate_rows_kernel(const ExpertRecord* records, RouteTables tables,
                                                                   const __nv_bfloat16* x, int hidden,
                                                                   int64_t projection_stride, __half* rotated) {
+  start_after_previous();
   const int place = static_cast<int>(blockIdx.x);
   if (place >= tables.first_place[tables.experts]) return;
   const int chunk = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
@@ -98,6 +100,7 @@ __global__ __launch_bounds__(32 * kWarps) void rotate_rows_kernel(const ExpertRe
 __global__ __launch_bounds__(32 * kWarps) void activate_kernel(const ExpertRecord* records, RouteTables tables,
                                                                const float* sums, int64_t projection_stride, int width,
                                                                float limit, __half* activated) {
+  start_after_previous();
   const int place = static_cast<int>(blockIdx.x);
   if (place >= tables.first_place[tables.experts]) return;
   const int chunk = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
@@ -126,6 +129,7 @@ template <typename Output>
 __global__ __launch_bounds__(32 * kWarps) void combine_kernel(const ExpertRecord* records, RouteTables tables,
                                                               const float* sums, const __nv_bfloat16* shared_bf16,
                                                               const float* shared_fp32, int hidden, Output* y) {
+  start_after_previous();
   __shared__ float results[kMaxExpertsPerToken][kChunk];
   const int row = static_cast<int>(blockIdx.y);
   const int topk = tables.topk;
@@ -230,9 +234,8 @@ void experts_forward(const ExpertBankView& bank, const RouteTables& tables, cons
   carve(workspace, places, bank.hidden, bank.width, parts);
 
   const dim3 rotate_grid(static_cast<unsigned>(places), blocks_of(bank.hidden), 2);
-  rotate_rows_kernel<<<rotate_grid, 32 * kWarps, 0, stream>>>(bank.records, tables, call.x, bank.hidden,
-                                                              int64_t{places} * bank.hidden, parts.rotated);
-  check_cuda(cudaGetLastError(), "experts rotate launch");
+  launch_overlapped("experts rotate launch", rotate_rows_kernel, rotate_grid, 32 * kWarps, 0, stream, bank.records,
+                    tables, call.x, bank.hidden, int64_t{places} * bank.hidden, parts.rotated);
 
   const auto multiply = [&](TrellisGemm gemm, const std::vector<TrellisKind>& kinds) {
     gemm.records = bank.records;
@@ -260,9 +263,8 @@ void experts_forward(const ExpertBankView& bank, const RouteTables& tables, cons
   multiply(gate_up, bank.gate_up_kinds);
 
   const dim3 activate_grid(static_cast<unsigned>(places), blocks_of(bank.width));
-  activate_kernel<<<activate_grid, 32 * kWarps, 0, stream>>>(
-      bank.records, tables, parts.sums, int64_t{places} * bank.width, bank.width, bank.limit, parts.activated);
-  check_cuda(cudaGetLastError(), "experts activate launch");
+  launch_overlapped("experts activate launch", activate_kernel, activate_grid, 32 * kWarps, 0, stream, bank.records,
+                    tables, parts.sums, int64_t{places} * bank.width, bank.width, bank.limit, parts.activated);
 
   TrellisGemm down{};
   down.input = parts.activated;
@@ -274,13 +276,14 @@ void experts_forward(const ExpertBankView& bank, const RouteTables& tables, cons
 
   const dim3 combine_grid(static_cast<unsigned>(bank.hidden / kChunk), static_cast<unsigned>(call.rows));
   if (call.y_bf16 != nullptr) {
-    combine_kernel<<<combine_grid, 32 * kWarps, 0, stream>>>(bank.records, tables, parts.down_sums, call.shared_bf16,
-                                                             call.shared_fp32, bank.hidden, call.y_bf16);
+    launch_overlapped("experts combine launch", combine_kernel<__nv_bfloat16>, combine_grid, 32 * kWarps, 0, stream,
+                      bank.records, tables, parts.down_sums, call.shared_bf16, call.shared_fp32, bank.hidden,
+                      call.y_bf16);
   } else {
-    combine_kernel<<<combine_grid, 32 * kWarps, 0, stream>>>(bank.records, tables, parts.down_sums, call.shared_bf16,
-                                                             call.shared_fp32, bank.hidden, call.y_fp32);
+    launch_overlapped("experts combine launch", combine_kernel<float>, combine_grid, 32 * kWarps, 0, stream,
+                      bank.records, tables, parts.down_sums, call.shared_bf16, call.shared_fp32, bank.hidden,
+                      call.y_fp32);
   }
-  check_cuda(cudaGetLastError(), "experts combine launch");
 }
 
 }  // namespace glm53::kernels

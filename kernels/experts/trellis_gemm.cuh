@@ -17,6 +17,7 @@
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/ldmatrix.h"
 #include "kernels/common/mma.h"
+#include "kernels/common/overlap.h"
 #include "kernels/common/stream_load.h"
 #include "kernels/experts/exl3_run.h"
 #include "kernels/experts/trellis_gemm.h"
@@ -100,6 +101,7 @@ constexpr int kThinBlocks = K <= 4 ? 4 : 3;
 
 template <int K, bool kMul1, bool kColumnMajor>
 __global__ __launch_bounds__(32 * kThinWarps, kThinBlocks<K>) void thin_gemm_kernel(TrellisGemm gemm) {
+  start_after_previous();
   constexpr int kBuffers = kAhead<K, kColumnMajor>;
   if (static_cast<int>(blockIdx.y) >= *gemm.segment_count) return;
   const ExpertSegment segment = gemm.segments[blockIdx.y];
@@ -127,8 +129,8 @@ __global__ __launch_bounds__(32 * kThinWarps, kThinBlocks<K>) void thin_gemm_ker
     RunInput x = {};
     if (row_exists && run < 2 * macros) {
       const auto* from = reinterpret_cast<const uint4*>(input + 64 * run);
-      x.low = __ldg(from);
-      x.high = __ldg(from + 1);
+      x.low = *from;
+      x.high = from[1];
     }
     return x;
   };
@@ -194,6 +196,7 @@ struct StageFetch {
 
 template <int K, bool kMul1, bool kColumnMajor>
 __global__ __launch_bounds__(32 * kTileWarps, kTileBlocks) void tile_gemm_kernel(TrellisGemm gemm) {
+  start_after_previous();
   __shared__ uint4 stages[kTileStages][kStageGranules];
   static_assert(sizeof(stages) <= 48 * 1024);
   if (static_cast<int>(blockIdx.y) >= *gemm.segment_count) return;
@@ -286,11 +289,12 @@ void launch_gemm(bool thin, const TrellisGemm& gemm, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(gemm.out / 128), static_cast<unsigned>(gemm.segment_capacity),
                   static_cast<unsigned>(gemm.projections));
   if (thin) {
-    thin_gemm_kernel<K, kMul1, kColumnMajor><<<grid, 32 * kThinWarps, 0, stream>>>(gemm);
+    launch_overlapped("experts trellis gemm launch", thin_gemm_kernel<K, kMul1, kColumnMajor>, grid, 32 * kThinWarps, 0,
+                      stream, gemm);
   } else {
-    tile_gemm_kernel<K, kMul1, kColumnMajor><<<grid, 32 * kTileWarps, 0, stream>>>(gemm);
+    launch_overlapped("experts trellis gemm launch", tile_gemm_kernel<K, kMul1, kColumnMajor>, grid, 32 * kTileWarps, 0,
+                      stream, gemm);
   }
-  check_cuda(cudaGetLastError(), "experts trellis gemm launch");
 }
 
 template <int K>

@@ -7,6 +7,7 @@
 //             and 8, which no known checkpoint of this model has.
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/mma.h"
+#include "kernels/common/overlap.h"
 #include "kernels/experts/exl3_run.h"
 #include "kernels/experts/trellis_gemm.h"
 
@@ -36,6 +37,7 @@ __device__ uint32_t hash_of(const RunWords& words, CodeHash hash, int position) 
 }
 
 __global__ __launch_bounds__(32 * kWarps) void generic_gemm_kernel(TrellisGemm gemm, TrellisKind kind) {
+  start_after_previous();
   if (static_cast<int>(blockIdx.y) >= *gemm.segment_count) return;
   const ExpertSegment segment = gemm.segments[blockIdx.y];
   const ExpertRecord& record = gemm.records[segment.expert];
@@ -99,8 +101,7 @@ __global__ __launch_bounds__(32 * kWarps) void generic_gemm_kernel(TrellisGemm g
 void generic_trellis_gemm(const TrellisGemm& gemm, TrellisKind kind, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(gemm.out / 128), static_cast<unsigned>(gemm.segment_capacity),
                   static_cast<unsigned>(gemm.projections));
-  generic_gemm_kernel<<<grid, 32 * kWarps, 0, stream>>>(gemm, kind);
-  check_cuda(cudaGetLastError(), "experts generic gemm launch");
+  launch_overlapped("experts generic gemm launch", generic_gemm_kernel, grid, 32 * kWarps, 0, stream, gemm, kind);
 }
 
 }  // namespace glm53::kernels

@@ -14,6 +14,7 @@
 #include "kernels/common/e4m3.h"
 #include "kernels/common/hadamard.h"
 #include "kernels/common/mma.h"
+#include "kernels/common/overlap.h"
 #include "kernels/indexer/index_score.h"
 
 namespace glm53::kernels {
@@ -26,6 +27,7 @@ constexpr int kWarp = 32;
 constexpr int kVectorsPerBlock = 8;
 
 __global__ void __launch_bounds__(kVectorsPerBlock* kWarp) index_query_kernel(const IndexQuery args, float scale) {
+  start_after_previous();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t vector = int64_t{blockIdx.x} * kVectorsPerBlock + threadIdx.x / kWarp;
   if (vector >= int64_t{args.rows} * args.heads) return;
@@ -117,13 +119,12 @@ __device__ void load_keys(const IndexScore& args, const int32_t* pages, int firs
         if constexpr (kFormat == IndexFormat::kBf16) {
           const auto* chunk =
               reinterpret_cast<const uint4*>(at.page + at.slot * (2 * kIndexDim) + 128 * block + 32 * quad);
-          const uint4 low = __ldg(chunk);
-          const uint4 high = __ldg(chunk + 1);
+          const uint4 low = *chunk;
+          const uint4 high = chunk[1];
           words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
           words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
         } else {
-          const uint4 codes =
-              __ldg(reinterpret_cast<const uint4*>(at.page + at.slot * kIndexDim + 64 * block + 16 * quad));
+          const uint4 codes = *reinterpret_cast<const uint4*>(at.page + at.slot * kIndexDim + 64 * block + 16 * quad);
           e4m3x4_to_bf16(codes.x, words[0], words[1]);
           e4m3x4_to_bf16(codes.y, words[2], words[3]);
           e4m3x4_to_bf16(codes.z, words[4], words[5]);
@@ -209,6 +210,7 @@ struct WorkList {
 
 template <IndexFormat kFormat, int kPool>
 __global__ void __launch_bounds__(kWarps* kWarp, kBlocksPerSm) index_score_kernel(const IndexScore args, int padded) {
+  start_after_previous();
   __shared__ Group group;
   __shared__ int tile;
   __shared__ int end_tile;
@@ -324,9 +326,8 @@ void launch_score(const IndexScore& args, int padded, cudaStream_t stream) {
   check_cuda(cudaFuncSetAttribute(index_score_kernel<kFormat, kPool>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kSharedBytes),
              "index_score shared memory");
-  index_score_kernel<kFormat, kPool>
-      <<<static_cast<unsigned>(score_blocks()), kWarps * kWarp, kSharedBytes, stream>>>(args, padded);
-  check_cuda(cudaGetLastError(), "index_score launch");
+  launch_overlapped("index_score launch", index_score_kernel<kFormat, kPool>, static_cast<unsigned>(score_blocks()),
+                    kWarps * kWarp, kSharedBytes, stream, args, padded);
 }
 
 }  // namespace
@@ -335,8 +336,8 @@ void index_query(const IndexQuery& query, cudaStream_t stream) {
   if (query.rows < 1 || query.heads < 1) throw std::invalid_argument("index_query: rows and heads must be at least 1");
   const float scale = 1.0F / std::sqrt(static_cast<float>(kIndexDim) * static_cast<float>(query.heads));
   const int64_t blocks = (int64_t{query.rows} * query.heads + kVectorsPerBlock - 1) / kVectorsPerBlock;
-  index_query_kernel<<<static_cast<unsigned>(blocks), kVectorsPerBlock * kWarp, 0, stream>>>(query, scale);
-  check_cuda(cudaGetLastError(), "index_query launch");
+  launch_overlapped("index_query launch", index_query_kernel, static_cast<unsigned>(blocks), kVectorsPerBlock * kWarp,
+                    0, stream, query, scale);
 }
 
 void index_score(const IndexScore& score, cudaStream_t stream) {

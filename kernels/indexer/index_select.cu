@@ -14,6 +14,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/overlap.h"
 #include "kernels/indexer/index_select.h"
 
 namespace glm53::kernels {
@@ -235,6 +236,7 @@ struct Candidates {
 };
 
 __global__ void __launch_bounds__(kThreads, 2) select_slice_kernel(const IndexSelect args, Candidates candidates) {
+  start_after_previous();
   __shared__ Shared shared;
   const auto slice = static_cast<int>(blockIdx.x);
   const auto block_row = static_cast<int>(blockIdx.y);
@@ -275,6 +277,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_slice_kernel(const IndexSe
 /// Selects among the slices' candidates, which lie in order of ids without gaps: only the last slice has fewer than K.
 __global__ void __launch_bounds__(kThreads, 2)
     select_final_kernel(const IndexSelect args, Candidates candidates, int slices) {
+  start_after_previous();
   __shared__ Shared shared;
   const auto block_row = static_cast<int>(blockIdx.x);
   const int row = args.first_row + block_row;
@@ -320,13 +323,12 @@ void index_select(const IndexSelect& select, cudaStream_t stream) {
   Candidates candidates{};
   candidates.keys = static_cast<uint32_t*>(select.workspace);
   candidates.ids = static_cast<int32_t*>(select.workspace) + int64_t{select.rows} * slices * select.pools_per_query;
-  select_slice_kernel<<<dim3(static_cast<unsigned>(slices), static_cast<unsigned>(select.rows)), kThreads, 0, stream>>>(
-      select, candidates);
-  check_cuda(cudaGetLastError(), "index_select launch");
+  launch_overlapped("index_select launch", select_slice_kernel,
+                    dim3(static_cast<unsigned>(slices), static_cast<unsigned>(select.rows)), kThreads, 0, stream,
+                    select, candidates);
   if (slices == 1) return;
-  select_final_kernel<<<static_cast<unsigned>(select.rows), kThreads, 0, stream>>>(select, candidates,
-                                                                                   static_cast<int>(slices));
-  check_cuda(cudaGetLastError(), "index_select launch");
+  launch_overlapped("index_select launch", select_final_kernel, static_cast<unsigned>(select.rows), kThreads, 0, stream,
+                    select, candidates, static_cast<int>(slices));
 }
 
 }  // namespace glm53::kernels

@@ -13,6 +13,7 @@
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/e4m3.h"
 #include "kernels/common/hadamard.h"
+#include "kernels/common/overlap.h"
 #include "kernels/indexer/index_write.h"
 
 namespace glm53::kernels {
@@ -155,6 +156,7 @@ enum class Part { kPools, kRing, kBoth };
 
 template <int kPool, Part kPart>
 __global__ void __launch_bounds__(kRowsPerBlock* kWarp) index_write_kernel(const IndexWrite write) {
+  start_after_previous();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int row = static_cast<int>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= write.rows) return;
@@ -178,13 +180,11 @@ void launch(const IndexWrite& write, cudaStream_t stream) {
   const int threads = kRowsPerBlock * kWarp;
   if (!write.prompt) {
     // Window rows never overwrite an entry that a pool of the same window reads: ring >= rows + kpool - 1.
-    index_write_kernel<kPool, Part::kBoth><<<blocks, threads, 0, stream>>>(write);
+    launch_overlapped("index_write launch", index_write_kernel<kPool, Part::kBoth>, blocks, threads, 0, stream, write);
   } else {
-    index_write_kernel<kPool, Part::kPools><<<blocks, threads, 0, stream>>>(write);
-    check_cuda(cudaGetLastError(), "index_write launch");
-    index_write_kernel<kPool, Part::kRing><<<blocks, threads, 0, stream>>>(write);
+    launch_overlapped("index_write launch", index_write_kernel<kPool, Part::kPools>, blocks, threads, 0, stream, write);
+    launch_overlapped("index_write launch", index_write_kernel<kPool, Part::kRing>, blocks, threads, 0, stream, write);
   }
-  check_cuda(cudaGetLastError(), "index_write launch");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/overlap.h"
 #include "kernels/kda/kda_rows.h"
 
 namespace glm53::kernels {
@@ -246,8 +247,14 @@ __device__ void step(Shared& shared, int i, StatePart& s) {
 
 __global__ void __launch_bounds__(kThreads, 2)
     window_kernel(KdaRows rows, KdaParameters parameters, KdaLayerState layer, BatchTables tables) {
+  // The call's tables, this layer's states and its logs were written before the call began: they are read while the
+  // projections before this kernel still run.
+  let_next_kernel_start();
   const DeviceSegment segment = tables.segments[blockIdx.y];
-  if (segment.rows <= 0) return;
+  if (segment.rows <= 0) {
+    wait_for_previous_kernel();
+    return;
+  }
   __shared__ Shared shared;
   const int head = static_cast<int>(blockIdx.x);
   const int64_t width = int64_t{layer.heads} * kHead;
@@ -259,6 +266,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // Up to 16 rows at a time of [logged rows that count | new rows]; the former fit in the first batch.
   load_log_rows(shared, layer, segment.slot, head, replay);
+  wait_for_previous_kernel();
   int at = replay;
 #pragma unroll 1
   for (int done = 0; done < new_rows;) {
@@ -338,8 +346,7 @@ void kda_window(const KdaRows& rows, const KdaParameters& parameters, const KdaL
   kda_check(rows, parameters, layer, tables);
   if (tables.segment_capacity == 0) return;
   const dim3 grid(static_cast<unsigned>(layer.heads), static_cast<unsigned>(tables.segment_capacity));
-  window_kernel<<<grid, kThreads, 0, stream>>>(rows, parameters, layer, tables);
-  check_cuda(cudaGetLastError(), "kda_window launch");
+  launch_overlapped("kda_window launch", window_kernel, grid, kThreads, 0, stream, rows, parameters, layer, tables);
 }
 
 void kda_settle(const KdaLayerState& layer, const int32_t* ids, int count, float* out, cudaStream_t stream) {

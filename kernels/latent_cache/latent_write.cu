@@ -10,6 +10,7 @@
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/e4m3.h"
+#include "kernels/common/overlap.h"
 #include "kernels/latent_cache/latent_write.h"
 
 namespace glm53::kernels {
@@ -95,6 +96,7 @@ __device__ void write_fp8(uint8_t* row, const __nv_bfloat16* x, const float* wei
 }
 
 __global__ void __launch_bounds__(2 * kRowsPerBlock * kWarp) latent_write_kernel(const LatentWrite write) {
+  start_after_previous();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int row = static_cast<int>(blockIdx.x) * kRowsPerBlock + warp / 2;
@@ -132,8 +134,7 @@ void latent_write(const LatentWrite& write, cudaStream_t stream) {
     throw std::invalid_argument("latent_write: rows >= 1, q_lora a multiple of 8 and latent a multiple of 16 required");
   }
   const auto blocks = static_cast<unsigned>((write.rows + kRowsPerBlock - 1) / kRowsPerBlock);
-  latent_write_kernel<<<blocks, 2 * kRowsPerBlock * kWarp, 0, stream>>>(write);
-  check_cuda(cudaGetLastError(), "latent_write launch");
+  launch_overlapped("latent_write launch", latent_write_kernel, blocks, 2 * kRowsPerBlock * kWarp, 0, stream, write);
 }
 
 }  // namespace glm53::kernels

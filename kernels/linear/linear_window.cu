@@ -17,6 +17,7 @@
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/ldmatrix.h"
 #include "kernels/common/mma.h"
+#include "kernels/common/overlap.h"
 #include "kernels/linear/linear_layout.h"
 
 namespace glm53::kernels {
@@ -104,8 +105,11 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
   const int x_chunk = thread % kRowChunks;
   const __nv_bfloat16* x_from = problem.x + matrix * problem.x_matrix_stride + x_chunk * 8;
 
-  const auto load_stage = [&](int buffer, int block) {
-    const uint32_t stage = shared_address(shared) + static_cast<uint32_t>(buffer * S::kStageBytes);
+  const auto stage_address = [&](int buffer) {
+    return shared_address(shared) + static_cast<uint32_t>(buffer * S::kStageBytes);
+  };
+  const auto load_weights = [&](int buffer, int block) {
+    const uint32_t stage = stage_address(buffer);
 #pragma unroll
     for (int s = 0; s < S::kWarpStrips; ++s) {
       const int local = warp * S::kWarpStrips + s;
@@ -121,6 +125,9 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
         }
       }
     }
+  };
+  const auto load_rows = [&](int buffer, int block) {
+    const uint32_t stage = stage_address(buffer);
     const int column = block * kBlockColumns;
     const bool in_x = column + x_chunk * 8 < problem.in;
 #pragma unroll
@@ -133,8 +140,14 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
   };
 
   float sums[S::kWarpStrips][S::kRowTiles][4] = {};
+  // Weights are constant: a pipeline of them is under way when the kernel before this one ends.
+  let_next_kernel_start();
   for (int i = 0; i < S::kStages - 1; ++i) {
-    if (begin + i * S::kBlocks < end) load_stage(i, begin + i * S::kBlocks);
+    if (begin + i * S::kBlocks < end) load_weights(i, begin + i * S::kBlocks);
+  }
+  wait_for_previous_kernel();
+  for (int i = 0; i < S::kStages - 1; ++i) {
+    if (begin + i * S::kBlocks < end) load_rows(i, begin + i * S::kBlocks);
     cp_async_commit();
   }
   int buffer = 0;
@@ -142,7 +155,11 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
     cp_async_wait<S::kStages - 2>();
     __syncthreads();  // this stage is there for all, and the buffer of the last one is free
     const int ahead = first + (S::kStages - 1) * S::kBlocks;
-    if (ahead < end) load_stage(buffer == 0 ? S::kStages - 1 : buffer - 1, ahead);
+    if (ahead < end) {
+      const int into = buffer == 0 ? S::kStages - 1 : buffer - 1;
+      load_weights(into, ahead);
+      load_rows(into, ahead);
+    }
     cp_async_commit();
     const uint8_t* stage = shared + buffer * S::kStageBytes;
 #pragma unroll
@@ -241,8 +258,7 @@ void launch(const LinearProblem& problem, int matrices, const Split& split, cuda
              "linear_window shared memory");
   const dim3 grid(static_cast<unsigned>(ceil_div(problem.out, S::kTileChannels)), static_cast<unsigned>(split.slices),
                   static_cast<unsigned>(matrices));
-  window_kernel<S><<<grid, kThreads, S::kSharedBytes, stream>>>(problem, split);
-  check_cuda(cudaGetLastError(), "linear_window launch");
+  launch_overlapped("linear_window launch", window_kernel<S>, grid, kThreads, S::kSharedBytes, stream, problem, split);
 }
 
 template <WeightFormat kFormat>

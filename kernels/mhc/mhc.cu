@@ -386,6 +386,7 @@ __global__ void __launch_bounds__(1024) collapse_kernel(const float* partials, i
 
 __global__ void __launch_bounds__(kPostThreads)
     post_kernel(const float* mix, const __nv_bfloat16* y, int64_t vectors, int row_vectors, __nv_bfloat16* streams) {
+  start_after_previous();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kPostThreads + threadIdx.x;
   if (at >= vectors) return;
   const int64_t row = at / row_vectors;
@@ -428,13 +429,13 @@ void run_site(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bflo
     const int64_t at = static_cast<int64_t>(first) * shape.hidden;
     float* mix_at = mix + static_cast<int64_t>(first) * kMhcMix;
     auto* partials = static_cast<float*>(workspace);
-    launch_overlapped("mhc slice launch", slice_kernel<kPost, Element>, dim3(slices, blocks), kSliceWarps * kWarp,
+    launch_overlapped("mhc slice launch", slice_kernel<kPost, Element>, dim3(slices, blocks), kSliceWarps * kWarp, 0,
                       stream, static_cast<const Element*>(site.fn), mix_at, kPost ? y + at : nullptr, x, count,
                       shape.hidden, block_rows, partials);
     const int mix_blocks = (count + kMixRows - 1) / kMixRows;
     launch_overlapped("mhc collapse launch", collapse_kernel, static_cast<unsigned>(mix_blocks + count),
-                      static_cast<unsigned>(shape.hidden / 8), stream, partials, static_cast<int>(slices), x, site.base,
-                      site.scale, site.norm, shape, count, mix_at, normed + at);
+                      static_cast<unsigned>(shape.hidden / 8), 0, stream, partials, static_cast<int>(slices), x,
+                      site.base, site.scale, site.norm, shape, count, mix_at, normed + at);
   }
 }
 
@@ -466,8 +467,8 @@ void mhc_post(const float* mix, const __nv_bfloat16* y, int rows, int hidden, __
   if (rows < 1) return;
   const int64_t vectors = static_cast<int64_t>(rows) * (hidden / 8);
   const auto blocks = static_cast<unsigned>((vectors + kPostThreads - 1) / kPostThreads);
-  post_kernel<<<blocks, kPostThreads, 0, stream>>>(mix, y, vectors, hidden / 8, streams);
-  check_cuda(cudaGetLastError(), "mhc post launch");
+  launch_overlapped("mhc post launch", post_kernel, blocks, kPostThreads, 0, stream, mix, y, vectors, hidden / 8,
+                    streams);
 }
 
 void mhc_post_pre(const MhcSiteWeights& site, const MhcShape& shape, const __nv_bfloat16* y, int rows, void* workspace,

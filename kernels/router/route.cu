@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/overlap.h"
 #include "kernels/router/router.h"
 
 namespace glm53::kernels {
@@ -209,6 +210,7 @@ __device__ int write_segments(const RouteTables& tables, bool window, int expert
 
 /// Windows: everything in one block.
 __global__ __launch_bounds__(kThreads) void route_window_kernel(Arguments a) {
+  start_after_previous();
   __shared__ Chunk chunk;
   __shared__ int base[kMaxExperts];
   __shared__ Counts warp_sums[kWarps];
@@ -267,8 +269,7 @@ void launch(const Arguments& a, cudaStream_t stream) {
     throw std::invalid_argument("route: rows beyond the tables' capacity or the window's limit");
   }
   if (a.rows <= kChunk) {
-    route_window_kernel<<<1, kThreads, 0, stream>>>(a);
-    check_cuda(cudaGetLastError(), "route launch");
+    launch_overlapped("route launch", route_window_kernel, 1, kThreads, 0, stream, a);
     return;
   }
   const int chunks = (a.rows + kChunk - 1) / kChunk;

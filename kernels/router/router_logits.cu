@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/overlap.h"
 #include "kernels/router/router.h"
 
 namespace glm53::kernels {
@@ -39,6 +40,7 @@ __device__ void load8(const float* from, float (&values)[kPerLane]) {
 template <typename Weight, int kRows, int kExperts>
 __global__ __launch_bounds__(32 * kWarps) void router_logits_kernel(const __nv_bfloat16* x, const Weight* weight,
                                                                     int rows, int hidden, int experts, float* logits) {
+  start_after_previous();
   __shared__ float partial[kWarps][kRows * kExperts];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -87,9 +89,8 @@ void launch(const __nv_bfloat16* x, const Weight* weight, int rows, int hidden, 
             cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((experts + kExperts - 1) / kExperts),
                   static_cast<unsigned>((rows + kRows - 1) / kRows));
-  router_logits_kernel<Weight, kRows, kExperts>
-      <<<grid, 32 * kWarps, 0, stream>>>(x, weight, rows, hidden, experts, logits);
-  check_cuda(cudaGetLastError(), "router_logits launch");
+  launch_overlapped("router_logits launch", router_logits_kernel<Weight, kRows, kExperts>, grid, 32 * kWarps, 0, stream,
+                    x, weight, rows, hidden, experts, logits);
 }
 
 template <typename Weight>

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/overlap.h"
 #include "kernels/row_ops/row_ops.h"
 
 namespace glm53::kernels {
@@ -17,6 +18,7 @@ constexpr int kStreams = 4;
 
 __global__ void __launch_bounds__(kThreads)
     embed_kernel(const uint4* table, int64_t vocab, const int32_t* ids, int row_vectors, uint4* streams) {
+  start_after_previous();
   const int64_t row = blockIdx.x;
   const int64_t id = ids[row];
   const bool present = id >= 0 && id < vocab;
@@ -33,9 +35,8 @@ void embed(const __nv_bfloat16* table, int64_t vocab, const int32_t* ids, int ro
            cudaStream_t stream) {
   if (hidden < 8 || hidden % 8 != 0) throw std::invalid_argument("embed: hidden is not a multiple of 8");
   if (rows < 1) return;
-  embed_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(reinterpret_cast<const uint4*>(table), vocab, ids,
-                                                                     hidden / 8, reinterpret_cast<uint4*>(streams));
-  check_cuda(cudaGetLastError(), "embed launch");
+  launch_overlapped("embed launch", embed_kernel, static_cast<unsigned>(rows), kThreads, 0, stream,
+                    reinterpret_cast<const uint4*>(table), vocab, ids, hidden / 8, reinterpret_cast<uint4*>(streams));
 }
 
 }  // namespace glm53::kernels

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/overlap.h"
 #include "kernels/common/sum.h"
 #include "kernels/common/vector8.h"
 #include "kernels/row_ops/row_ops.h"
@@ -61,6 +62,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     collapse_streams_kernel(const __nv_bfloat16* streams, const int32_t* which, int width, const float* norm, float eps,
                             __nv_bfloat16* y) {
+  start_after_previous();
   __shared__ float scratch[kWarps];
   const int64_t row = which[blockIdx.x];
   const int vectors = width / 8;
@@ -104,8 +106,8 @@ void collapse_streams(const __nv_bfloat16* streams, const int32_t* which, int ro
                       float eps, __nv_bfloat16* y, cudaStream_t stream) {
   if (hidden < 8 || hidden % 8 != 0) throw std::invalid_argument("collapse_streams: hidden is not a multiple of 8");
   if (rows < 1) return;
-  collapse_streams_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(streams, which, hidden, norm, eps, y);
-  check_cuda(cudaGetLastError(), "collapse_streams launch");
+  launch_overlapped("collapse_streams launch", collapse_streams_kernel, static_cast<unsigned>(rows), kThreads, 0,
+                    stream, streams, which, hidden, norm, eps, y);
 }
 
 }  // namespace glm53::kernels

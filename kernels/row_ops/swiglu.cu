@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/overlap.h"
 #include "kernels/common/vector8.h"
 #include "kernels/row_ops/row_ops.h"
 
@@ -17,6 +18,7 @@ constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
     swiglu_kernel(const uint4* gate_up, int64_t vectors, int row_vectors, float limit, uint4* h) {
+  start_after_previous();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= vectors) return;
   const int64_t gate_at = at / row_vectors * (2 * row_vectors) + at % row_vectors;
@@ -41,9 +43,8 @@ void swiglu(const __nv_bfloat16* gate_up, int rows, int width, float limit, __nv
   if (rows < 1) return;
   const int64_t vectors = static_cast<int64_t>(rows) * (width / 8);
   const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads);
-  swiglu_kernel<<<blocks, kThreads, 0, stream>>>(reinterpret_cast<const uint4*>(gate_up), vectors, width / 8, limit,
-                                                 reinterpret_cast<uint4*>(h));
-  check_cuda(cudaGetLastError(), "swiglu launch");
+  launch_overlapped("swiglu launch", swiglu_kernel, blocks, kThreads, 0, stream,
+                    reinterpret_cast<const uint4*>(gate_up), vectors, width / 8, limit, reinterpret_cast<uint4*>(h));
 }
 
 }  // namespace glm53::kernels

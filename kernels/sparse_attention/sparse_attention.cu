@@ -22,6 +22,7 @@
 #include "kernels/common/ldmatrix.h"
 #include "kernels/common/mma.h"
 #include "kernels/common/opaque.h"
+#include "kernels/common/overlap.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace glm53::kernels {
@@ -434,6 +435,7 @@ __device__ void zero_row(const SparseAttention& args, int row) {
 template <LatentFormat kFormat, int kTiles, bool kWindow>
 __global__ void __launch_bounds__(kThreads, 2)
     sparse_attention_kernel(SparseAttention args, Partials partials, int head_groups) {
+  start_after_previous();
   extern __shared__ uint4 shared[];
   // The head groups of a row are neighbours: they read the same keys.
   const auto row = static_cast<int>(blockIdx.x) / head_groups;
@@ -456,6 +458,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 /// One head of one row: the splits' sums in order, on a common maximum.
 __global__ void __launch_bounds__(kThreads) merge_kernel(const SparseAttention args, const Partials partials) {
+  start_after_previous();
   const auto row = static_cast<int>(blockIdx.x);
   const auto head = static_cast<int>(blockIdx.y);
   const int segment = args.tables.row_segment[row];
@@ -508,8 +511,7 @@ void launch(const SparseAttention& args, const Partials& partials, cudaStream_t 
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
              "sparse_attention shared memory");
   const dim3 grid(static_cast<unsigned>(args.rows * groups), kWindow ? static_cast<unsigned>(partials.splits) : 1U);
-  kernel<<<grid, kThreads, kBytes, stream>>>(args, partials, groups);
-  check_cuda(cudaGetLastError(), "sparse_attention launch");
+  launch_overlapped("sparse_attention launch", kernel, grid, kThreads, kBytes, stream, args, partials, groups);
 }
 
 template <bool kWindow>
@@ -538,9 +540,9 @@ void sparse_attention_window(const SparseAttention& attention, cudaStream_t stre
   partials.norm =
       reinterpret_cast<float2*>(partials.sums + int64_t{attention.rows} * partials.splits * attention.heads * kLatent);
   dispatch<true>(attention, partials, stream);
-  merge_kernel<<<dim3(static_cast<unsigned>(attention.rows), static_cast<unsigned>(attention.heads)), kThreads, 0,
-                 stream>>>(attention, partials);
-  check_cuda(cudaGetLastError(), "sparse_attention merge launch");
+  launch_overlapped("sparse_attention merge launch", merge_kernel,
+                    dim3(static_cast<unsigned>(attention.rows), static_cast<unsigned>(attention.heads)), kThreads, 0,
+                    stream, attention, partials);
 }
 
 void sparse_attention_prompt(const SparseAttention& attention, cudaStream_t stream) {
