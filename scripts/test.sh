@@ -130,6 +130,8 @@ stage_cuda() {
   fi
   cmake --build build --parallel "$jobs" --target test_gpu
   one $? "cuda: kernels compile for $(sed -n 's/^GLM53_CUDA_ARCHITECTURES:[A-Z]*=//p' build/CMakeCache.txt)" || return
+  scripts/kernel_resources.sh sm_121a
+  one $? "cuda: no kernel spills or takes too much shared memory on sm_121a"
   run_ctest build -R '^gpu$'
 }
 

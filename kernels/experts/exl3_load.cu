@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/dynamic_shared.h"
 #include "kernels/common/hadamard.h"
 #include "kernels/experts/exl3_run.h"
 #include "kernels/experts/experts.h"
@@ -18,7 +19,6 @@ constexpr int kBlock = 128;
 constexpr int kStride = kBlock + 1;  // floats a row of the shared block: columns fall into different banks
 constexpr int kThreads = 256;
 constexpr size_t kDequantiseShared = sizeof(float) * kBlock * kStride;
-static_assert(kDequantiseShared <= 99 * 1024);
 
 /// One block: one unit of 16 columns × 128 rows, 8 tiles.
 __global__ void exl3_pack_kernel(TrellisSource source, int bits, uint32_t* packed) {
@@ -120,9 +120,7 @@ void dequantise(const uint32_t* tiles, const __half* suh, const __half* svh, Tre
       range.first_in + range.columns > in || range.stride < range.columns) {
     throw std::invalid_argument("exl3_dequantise: the range lies outside the matrix");
   }
-  check_cuda(cudaFuncSetAttribute(exl3_dequantise_kernel<Output>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(kDequantiseShared)),
-             "exl3_dequantise shared memory");
+  allow_dynamic_shared<exl3_dequantise_kernel<Output>, kDequantiseShared>("exl3_dequantise shared memory");
   const dim3 grid(static_cast<unsigned>(in / kBlock), static_cast<unsigned>(out / kBlock));
   exl3_dequantise_kernel<<<grid, kThreads, kDequantiseShared, stream>>>(tiles, suh, svh, kind, out, range, weight);
   check_cuda(cudaGetLastError(), "exl3_dequantise launch");

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/dynamic_shared.h"
 #include "kernels/common/e4m3.h"
 #include "kernels/common/hadamard.h"
 #include "kernels/common/mma.h"
@@ -81,7 +82,7 @@ constexpr int kBlocksPerSm = 1;
 constexpr int kBlocksPerSm = 2;
 #endif
 constexpr int kSharedBytes = kGroupVectors * (kIndexDim * 2 + 4);
-static_assert(kSharedBytes + 64 <= 99 * 1024);
+static_assert(kSharedBytes + 64 <= kMaxSharedBytes);
 
 /// Keys of a warp's 32 pools as A fragments. Quad lane q owns channels 64·b + 16·q .. + 15 of each half b: the four
 /// steps of a half take them four at a time, and the query's B fragments are cut alike, so the sum is the same.
@@ -323,9 +324,7 @@ int score_blocks() {
 
 template <IndexFormat kFormat, int kPool>
 void launch_score(const IndexScore& args, int padded, cudaStream_t stream) {
-  check_cuda(cudaFuncSetAttribute(index_score_kernel<kFormat, kPool>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kSharedBytes),
-             "index_score shared memory");
+  allow_dynamic_shared<index_score_kernel<kFormat, kPool>, kSharedBytes>("index_score shared memory");
   launch_overlapped("index_score launch", index_score_kernel<kFormat, kPool>, static_cast<unsigned>(score_blocks()),
                     kWarps * kWarp, kSharedBytes, stream, args, padded);
 }

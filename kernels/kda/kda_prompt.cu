@@ -17,6 +17,7 @@
 
 #include "kernels/common/cp_async.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/dynamic_shared.h"
 #include "kernels/common/ldmatrix.h"
 #include "kernels/common/mma.h"
 #include "kernels/common/named_barrier.h"
@@ -97,7 +98,6 @@ struct Shared {
   float out[kRows][kHead + 4];
   float output_norm[kHead];
 };
-static_assert(sizeof(Shared) <= 99 * 1024, "GB10's limit for a block");
 
 __device__ void split(float x, float y, uint32_t& high, uint32_t& low) {
   high = pack_bf16(x, y);
@@ -490,15 +490,15 @@ class Scanner {
       uint32_t query[4];
       ldmatrix_x4(key_high, rows + k * 32);
       ldmatrix_x4(key_low, rows + k * 32 + kKeyLow);
-      ldmatrix_x4(query, rows + k * 32 + kQuery);
       uint32_t s_high[4];
       uint32_t s_low[4];
       pack(s_[2 * k], s_[2 * k + 1], s_high, s_low);
       multiply(read, s_high, key_high);
-      multiply(o, s_high, query);
       multiply(read_small, s_high, key_low);
-      multiply(o, s_low, query);
       multiply(read_small, s_low, key_high);
+      ldmatrix_x4(query, rows + k * 32 + kQuery);
+      multiply(o, s_high, query);
+      multiply(o, s_low, query);
     }
 
     float d[2][4];
@@ -668,8 +668,7 @@ void kda_prompt(const KdaRows& rows, const KdaParameters& parameters, const KdaL
   kda_check(rows, parameters, layer, tables);
   if (tables.segment_capacity == 0) return;
   kda_settle_windows(layer, tables, stream);
-  check_cuda(cudaFuncSetAttribute(prompt_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
-             "kda_prompt shared memory");
+  allow_dynamic_shared<prompt_kernel, sizeof(Shared)>("kda_prompt shared memory");
   const dim3 grid(static_cast<unsigned>(layer.heads), static_cast<unsigned>(tables.segment_capacity));
   prompt_kernel<<<grid, kThreads, sizeof(Shared), stream>>>(rows, parameters, layer, tables);
   check_cuda(cudaGetLastError(), "kda_prompt launch");

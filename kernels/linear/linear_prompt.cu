@@ -13,6 +13,7 @@
 
 #include "kernels/common/cp_async.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/dynamic_shared.h"
 #include "kernels/common/ldmatrix.h"
 #include "kernels/common/mma.h"
 #include "kernels/linear/linear_layout.h"
@@ -177,8 +178,7 @@ __global__ void __launch_bounds__(kThreads, 2) prompt_kernel(const LinearProblem
 
 template <typename S>
 void launch(const LinearProblem& problem, int matrices, cudaStream_t stream) {
-  check_cuda(cudaFuncSetAttribute(prompt_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-             "linear_prompt shared memory");
+  allow_dynamic_shared<prompt_kernel<S>, S::kSharedBytes>("linear_prompt shared memory");
   const int64_t row_tiles = ceil_div(problem.rows, S::kTileRows);
   const dim3 grid(static_cast<unsigned>(row_tiles * ceil_div(problem.out, S::kTileChannels)), 1,
                   static_cast<unsigned>(matrices));

@@ -15,6 +15,7 @@
 
 #include "kernels/common/cp_async.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/dynamic_shared.h"
 #include "kernels/common/ldmatrix.h"
 #include "kernels/common/mma.h"
 #include "kernels/common/overlap.h"
@@ -61,7 +62,7 @@ struct Shape {
   static constexpr int kMaxStages = kFormat == WeightFormat::bf16 ? 6 : 5;
   static constexpr int kStages = kBudget / kStageBytes > kMaxStages ? kMaxStages : kBudget / kStageBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes;
-  static_assert(kStages >= 3 && kSharedBytes + 128 <= 99 * 1024);
+  static_assert(kStages >= 3 && kSharedBytes + 128 <= kMaxSharedBytes);
 };
 
 struct Split {
@@ -254,8 +255,7 @@ __global__ void __launch_bounds__(kThreads) window_kernel(const LinearProblem pr
 template <WeightFormat kFormat, int kRowTiles, int kWarpStrips>
 void launch(const LinearProblem& problem, int matrices, const Split& split, cudaStream_t stream) {
   using S = Shape<kFormat, kRowTiles, kWarpStrips>;
-  check_cuda(cudaFuncSetAttribute(window_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-             "linear_window shared memory");
+  allow_dynamic_shared<window_kernel<S>, S::kSharedBytes>("linear_window shared memory");
   const dim3 grid(static_cast<unsigned>(ceil_div(problem.out, S::kTileChannels)), static_cast<unsigned>(split.slices),
                   static_cast<unsigned>(matrices));
   launch_overlapped("linear_window launch", window_kernel<S>, grid, kThreads, S::kSharedBytes, stream, problem, split);

@@ -36,7 +36,6 @@ struct Shared {
   int list_size;
   int last_kept;
 };
-static_assert(sizeof(Shared) <= 99 * 1024);
 
 /// Logits of a row with the mask's bans.
 struct Source {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/dynamic_shared.h"
 #include "kernels/common/philox.h"
 #include "kernels/sampler/row_select.cuh"
 #include "kernels/sampler/sampler.h"
@@ -336,8 +337,7 @@ void sample(const float* logits, int64_t stride, int vocab, const SamplerTables&
   }
   if (capacity < 1) return;
   constexpr int kBytes = sizeof(sampler::Shared);
-  check_cuda(cudaFuncSetAttribute(sampler::select_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-             "sample shared memory");
+  allow_dynamic_shared<sampler::select_kernel, kBytes>("sample shared memory");
   auto* memory = static_cast<char*>(workspace);
   sampler::Workspace parts{};
   parts.states = reinterpret_cast<sampler::DrawState*>(memory);

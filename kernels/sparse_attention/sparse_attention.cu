@@ -17,6 +17,7 @@
 
 #include "kernels/common/cp_async.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/dynamic_shared.h"
 #include "kernels/common/e4m3.h"
 #include "kernels/common/exp2_approx.h"
 #include "kernels/common/ldmatrix.h"
@@ -63,7 +64,6 @@ struct SharedLayout {
   static constexpr int kScale = kRescale + kHeads * 4;
   static constexpr int kList = kScale + kTileKeys * 4;
   static constexpr int kBytes = kList + kListKeys * 4;
-  static_assert(kBytes <= 99 * 1024);
   static_assert(kHeads * 8 <= kWarps * kHeads * kPartialStride * 4);  // m and l reuse the partial scores' place
 };
 
@@ -507,11 +507,10 @@ template <LatentFormat kFormat, int kTiles, bool kWindow>
 void launch(const SparseAttention& args, const Partials& partials, cudaStream_t stream) {
   constexpr int kBytes = SharedLayout<kFormat, kTiles, kWindow>::kBytes;
   const int groups = (args.heads + 16 * kTiles - 1) / (16 * kTiles);
-  void (*const kernel)(SparseAttention, Partials, int) = &sparse_attention_kernel<kFormat, kTiles, kWindow>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-             "sparse_attention shared memory");
+  constexpr auto kKernel = sparse_attention_kernel<kFormat, kTiles, kWindow>;
+  allow_dynamic_shared<kKernel, kBytes>("sparse_attention shared memory");
   const dim3 grid(static_cast<unsigned>(args.rows * groups), kWindow ? static_cast<unsigned>(partials.splits) : 1U);
-  launch_overlapped("sparse_attention launch", kernel, grid, kThreads, kBytes, stream, args, partials, groups);
+  launch_overlapped("sparse_attention launch", kKernel, grid, kThreads, kBytes, stream, args, partials, groups);
 }
 
 template <bool kWindow>

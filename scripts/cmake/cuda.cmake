@@ -5,6 +5,8 @@
 # Sets GLM53_HAVE_CUDA. No GPU and no driver is needed to build.
 set(GLM53_CUDA_ARCHITECTURES "90a-real;121a-real" CACHE STRING "GPU targets of kernels/: H200 and GB10")
 set(GLM53_CUDA_MINIMUM 13.0)
+# All programs of a carried build (scripts/pack_gpu.sh) share one copy of the kernels.
+option(GLM53_SHARED_KERNELS "Build the kernels as a shared library, with the shared CUDA run time" OFF)
 set(GLM53_HAVE_CUDA OFF)
 
 if(NOT GLM53_CUDA MATCHES "^(ON|OFF|AUTO)$")
@@ -34,7 +36,15 @@ endif()
 if(GLM53_HAVE_CUDA)
   set(CMAKE_CUDA_COMPILER ${GLM53_NVCC})
   set(CMAKE_CUDA_ARCHITECTURES ${GLM53_CUDA_ARCHITECTURES})
-  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  if(GLM53_SHARED_KERNELS)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    # Programs look for the libraries they are carried with in lib/ beside them. An RPATH, unlike a RUNPATH, holds for
+    # the libraries' own needs as well.
+    set(CMAKE_BUILD_RPATH "$ORIGIN/lib")
+    add_link_options(LINKER:--disable-new-dtags)
+  else()
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  endif()
   enable_language(CUDA)
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     # CMake 3.25.1 does not know that nvcc has C++20.

@@ -2,9 +2,8 @@
 // the golden prompts, from the CPU's fp32 mode and between pairs of formats. Without a GPU only the CPU's serving mode
 // is measured. Run from the repository's root.
 //
-// KL(P ‖ Q) = Σ p (ln p − ln q) in nats, P the reference. "held" are the rows before whose end no router had a closer
-// call than kRouterGap in fp32 arithmetic: elsewhere rounding of any kind may send a row to other experts, and the
-// distance is then that of another model, for this row and through the state for those after it.
+// KL(P ‖ Q) = Σ p (ln p − ln q) in nats, P the reference. "held" are the rows in which no router had a closer call than
+// kRouterGap in fp32 arithmetic: elsewhere rounding of any kind may send the row to other experts.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -134,11 +133,7 @@ int report() {
       tiny.reset();
       tiny.backend().set_trace(&router);
       std::ranges::move(tiny.prompt(ids), std::back_inserter(exact));
-      bool held = true;
-      for (float gap : router.gaps) {
-        held = held && gap > kRouterGap;
-        prompts.held.push_back(held);
-      }
+      for (float gap : router.gaps) prompts.held.push_back(gap > kRouterGap);
     }
   }
   std::printf("%zu rows of %zu prompts\n", exact.size(), prompts.ids.size());
