@@ -144,14 +144,14 @@ case $part in
     check racecheck sanitize racecheck
     ;;
   kernels)
-    for source in tests/bench/gpu/*.cu; do
+    for source in tests/bench/gpu/bench_*.cu; do
       name=$(basename "$source" .cu)
       [ -n "$(program "$name")" ] || give_up "$pack: no program $name" "$name"
       check "$name" timeout 120 "$(program "$name")"
     done
     ;;
   model)
-    for source in tests/bench/gpu/*.cpp; do
+    for source in tests/bench/gpu/bench_*.cpp; do
       name=$(basename "$source" .cpp)
       [ -n "$(program "$name")" ] || give_up "$pack: no program $name" "$name"
       check "$name" timeout 400 "$(program "$name")"

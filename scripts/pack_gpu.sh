@@ -23,7 +23,7 @@ if [ -z "$build" ]; then
   ensure_packages "${build_packages[@]}" "${test_packages[@]}"
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGLM53_CUDA=ON -DGLM53_CUDA_ARCHITECTURES=90a-real \
     -DGLM53_SHARED_KERNELS=ON -DGLM53_TESTS=ON -DGLM53_BENCH=ON
-  benches=$(basename -a -s .cu tests/bench/gpu/*.cu; basename -a -s .cpp tests/bench/gpu/*.cpp)
+  benches=$(basename -a -s .cu tests/bench/gpu/bench_*.cu; basename -a -s .cpp tests/bench/gpu/bench_*.cpp)
   cmake --build "$build" --parallel "$(nproc)" --target glm53-serve test_gpu test_gpu_model gpu_same_text $benches
 fi
 
