@@ -65,6 +65,23 @@ int64_t largest_context(const Settings& settings, const Backend& backend, int64_
   return fits * kPageTokens;
 }
 
+/// Dummy weights can do without a tokenizer; a checkpoint that lacks its file is not whole.
+text::Tokenizer open_tokenizer(const Settings& settings, int vocab) {
+  const std::filesystem::path path = std::filesystem::path(settings.model.path) / "tokenizer.json";
+  if (settings.model.load_format == "dummy" && !std::filesystem::exists(path)) {
+    spdlog::warn("{}: no tokenizer.json: only prompts of token ids can be served", settings.model.path);
+    return text::Tokenizer::without_vocabulary(vocab);
+  }
+  const std::string file = path.string();
+  text::Tokenizer tokenizer = text::Tokenizer::from_json(read_file(file, kMaxTokenizerBytes), file);
+  for (const char* token : kRequiredTokens) tokenizer.require_added(token);
+  if (tokenizer.id_count() > vocab) {
+    throw Error(
+        fmt::format("{}: token id {} is beyond the model's vocab_size {}", file, tokenizer.id_count() - 1, vocab));
+  }
+  return tokenizer;
+}
+
 }  // namespace
 
 void check_supported(const Settings& s) {
@@ -86,13 +103,7 @@ ModelFiles open_model_files(const Settings& settings) {
     throw Error(fmt::format("context: {} is more than the {} positions of {} (max_position_embeddings)",
                             settings.context, geometry.max_positions, directory));
   }
-  const std::string tokenizer_file = (std::filesystem::path(directory) / "tokenizer.json").string();
-  text::Tokenizer tokenizer = text::Tokenizer::from_json(read_file(tokenizer_file, kMaxTokenizerBytes), tokenizer_file);
-  for (const char* token : kRequiredTokens) tokenizer.require_added(token);
-  if (tokenizer.id_count() > geometry.vocab) {
-    throw Error(fmt::format("{}: token id {} is beyond the model's vocab_size {}", tokenizer_file,
-                            tokenizer.id_count() - 1, geometry.vocab));
-  }
+  text::Tokenizer tokenizer = open_tokenizer(settings, geometry.vocab);
   GenerationConfig generation = load_generation_config(directory, geometry.vocab, geometry.eos_ids);
   std::optional<Checkpoint> checkpoint;
   if (settings.model.load_format == "checkpoint") checkpoint = Checkpoint::open(directory);

@@ -112,6 +112,9 @@ void stream_reply(RunningReply& reply, const ChatReply& chat, std::chrono::secon
 
 HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
   const ChatRequest request = parse_chat_request(http.body, api.rules);
+  if (!api.tokenizer.has_vocabulary()) {
+    throw bad_field("messages", "the model has no tokenizer; only /v1/completions with a prompt of token ids works");
+  }
   const ApiSettings& settings = api.rules.settings.api;
   const ChatReply chat{
       {"chatcmpl-", api, request.common.include_usage}, settings.reasoning_field, request.include_reasoning};

@@ -58,8 +58,14 @@ ordered_json choice(const std::string& text, ordered_json finish_reason, ordered
 }
 
 engine::GenerationRequest prepare(const CompletionRequest& request, const std::string& id, const ApiContext& api) {
+  if (!api.tokenizer.has_vocabulary() && !request.common.stop.empty()) {
+    throw bad_field("stop", "the model has no tokenizer, so that replies have no text; use stop_token_ids");
+  }
   std::vector<int32_t> prompt;
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
+    if (!api.tokenizer.has_vocabulary()) {
+      throw bad_field("prompt", "the model has no tokenizer; prompt must be a list of token ids");
+    }
     prompt = api.tokenizer.encode(*text);
   } else {
     prompt = std::get<std::vector<int32_t>>(request.prompt);
@@ -71,21 +77,30 @@ engine::GenerationRequest prepare(const CompletionRequest& request, const std::s
   return generation;
 }
 
-ordered_json whole_reply(RunningReply& reply, const ReplyHead& head, const HttpRequest& http) {
+/// The closing choice. Where there is no text the ids are the reply.
+ordered_json last_choice(const std::string& text, const engine::GenerationResult& result, const RunningReply& reply,
+                         const ApiContext& api) {
+  ordered_json last = choice(text, RunningReply::finish_reason(result), reply.stop_reason(result));
+  if (!api.tokenizer.has_vocabulary()) last["token_ids"] = reply.tokens();
+  return last;
+}
+
+ordered_json whole_reply(RunningReply& reply, const ReplyHead& head, const HttpRequest& http, const ApiContext& api) {
   std::string text;
   const engine::GenerationResult result =
       reply.collect(http.client_gone, [&](const text::ReplyDelta& delta) { text += delta.text; });
   ordered_json body = head.object(kKind);
-  body["choices"] = ordered_json::array({choice(text, RunningReply::finish_reason(result), reply.stop_reason(result))});
+  body["choices"] = ordered_json::array({last_choice(text, result, reply, api)});
   body["usage"] = RunningReply::usage(result);
   return body;
 }
 
-void stream_reply(RunningReply& reply, const ReplyHead& head, std::chrono::seconds keepalive, SseWriter& out) {
+void stream_reply(RunningReply& reply, const ReplyHead& head, std::chrono::seconds keepalive, SseWriter& out,
+                  const ApiContext& api) {
   const auto send = [&](ordered_json item) { out.event(dump(head.chunk(kKind, std::move(item)))); };
   const engine::GenerationResult result =
       reply.stream(out, keepalive, [&](const text::ReplyDelta& delta) { send(choice(delta.text, nullptr, nullptr)); });
-  send(choice("", RunningReply::finish_reason(result), reply.stop_reason(result)));
+  send(last_choice("", result, reply, api));
   head.end_stream(kKind, result, out);
 }
 
@@ -108,8 +123,8 @@ HttpResponse completions(const HttpRequest& http, const ApiContext& api) {
   const ReplyHead head("cmpl-", api, request.common.include_usage);
   const std::chrono::seconds keepalive(api.rules.settings.api.sse_keepalive_s);
   const ReplyShapes shapes{
-      [&](RunningReply& reply) { return whole_reply(reply, head, http); },
-      [head, keepalive](RunningReply& reply, SseWriter& out) { stream_reply(reply, head, keepalive, out); }};
+      [&](RunningReply& reply) { return whole_reply(reply, head, http, api); },
+      [head, keepalive, &api](RunningReply& reply, SseWriter& out) { stream_reply(reply, head, keepalive, out, api); }};
   return answer(prepare(request, head.id, api), api, request.common.stream, shapes);
 }
 

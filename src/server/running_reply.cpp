@@ -59,6 +59,7 @@ std::optional<engine::GenerationEvent> RunningReply::next(const std::function<bo
     auto event = generation_->next(kLook);
     if (client_gone()) throw ClientGone();
     if (event && event->result) finished_ = true;
+    if (event) tokens_.insert(tokens_.end(), event->tokens.begin(), event->tokens.end());
     if (event || std::chrono::steady_clock::now() >= deadline) return event;
   }
 }

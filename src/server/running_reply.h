@@ -35,6 +35,9 @@ class RunningReply {
   engine::GenerationResult stream(SseWriter& out, std::chrono::seconds keepalive,
                                   const std::function<void(const text::ReplyDelta&)>& take);
 
+  /// Ids of the reply so far, the ending one included.
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+
   // Parts of the final answer (spec 40 §6.2).
   static const char* finish_reason(const engine::GenerationResult& result);
   /// The stop string, the id for a request's own stop ids and secondary end-of-sequence ids, else null.
@@ -44,6 +47,7 @@ class RunningReply {
  private:
   std::shared_ptr<engine::Generation> generation_;
   bool finished_ = false;
+  std::vector<int32_t> tokens_;
   std::vector<int32_t> reported_ids_;                          ///< ids that stop_reason shows as numbers
   std::vector<std::pair<int32_t, std::string>> marker_stops_;  ///< stop strings that are one token
 };

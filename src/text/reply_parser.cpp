@@ -6,6 +6,7 @@
 namespace glm53::text {
 
 ReplyMarkers ReplyMarkers::from(const Tokenizer& tokenizer) {
+  if (!tokenizer.has_vocabulary()) return {};
   return {tokenizer.require_added("<think>"), tokenizer.require_added("</think>")};
 }
 

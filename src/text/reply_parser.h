@@ -20,7 +20,7 @@ enum class ReplyChannel : uint8_t { kReasoning, kContent };
 struct ReplyMarkers {
   int32_t think_open = -1;   ///< <think>
   int32_t think_close = -1;  ///< </think>
-  /// Throws Error naming a marker that the tokenizer lacks.
+  /// Throws Error naming a marker that the tokenizer lacks; −1 without a vocabulary.
   static ReplyMarkers from(const Tokenizer& tokenizer);
 };
 

@@ -174,18 +174,22 @@ void Tokenizer::Impl::encode_text(std::string_view text, std::vector<int32_t>& i
   }
 }
 
-Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl, int32_t ids) : impl_(std::move(impl)), ids_(ids) {}
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& file) {
   try {
-    return Tokenizer(std::make_unique<Impl>(parse_tokenizer_json(json), file));
+    auto impl = std::make_unique<Impl>(parse_tokenizer_json(json), file);
+    const auto ids = static_cast<int32_t>(impl->slots.size());
+    return {std::move(impl), ids};
   } catch (const Error& error) {
     throw Error(file + ": " + error.what());
   }
 }
+
+Tokenizer Tokenizer::without_vocabulary(int32_t ids) { return {nullptr, ids}; }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   const TextSegment segment{TextSegment::Kind::kTemplate, std::string(text)};
@@ -193,6 +197,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 }
 
 std::vector<int32_t> Tokenizer::encode(std::span<const TextSegment> segments) const {
+  if (!impl_) throw std::runtime_error("text cannot be encoded: the checkpoint has no tokenizer");
   std::vector<int32_t> ids;
   std::string text;  // since the last marker
   for (size_t i = 0; i < segments.size();) {
@@ -232,38 +237,40 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
-  const Impl::Token* token = impl_->find(id);
+  const Impl::Token* token = impl_ ? impl_->find(id) : nullptr;
   return token != nullptr ? std::string_view(token->bytes) : std::string_view();
 }
 
 std::string Tokenizer::token_piece(int32_t id) const {
-  const Impl::Token* token = impl_->find(id);
+  const Impl::Token* token = impl_ ? impl_->find(id) : nullptr;
   if (token == nullptr) return "";
   return token->in_alphabet ? bytes_to_alphabet(token->bytes) : token->bytes;
 }
 
-int32_t Tokenizer::id_count() const { return static_cast<int32_t>(impl_->slots.size()); }
+int32_t Tokenizer::id_count() const { return ids_; }
 
-bool Tokenizer::has_token(int32_t id) const { return impl_->find(id) != nullptr; }
+bool Tokenizer::has_token(int32_t id) const { return impl_ ? impl_->find(id) != nullptr : id >= 0 && id < ids_; }
 
 bool Tokenizer::is_added(int32_t id) const {
-  const Impl::Token* token = impl_->find(id);
+  const Impl::Token* token = impl_ ? impl_->find(id) : nullptr;
   return token != nullptr && token->added;
 }
 
 bool Tokenizer::is_special(int32_t id) const {
-  const Impl::Token* token = impl_->find(id);
+  const Impl::Token* token = impl_ ? impl_->find(id) : nullptr;
   return token != nullptr && token->special;
 }
 
 std::optional<int32_t> Tokenizer::added_id(std::string_view text) const {
+  if (!impl_) return std::nullopt;
   const auto found = impl_->added_ids.find(text);
   return found != impl_->added_ids.end() ? std::optional(found->second) : std::nullopt;
 }
 
 int32_t Tokenizer::require_added(std::string_view text) const {
   const std::optional<int32_t> id = added_id(text);
-  if (!id) throw Error(impl_->file + ": added_tokens has no " + in_quotes(text));
+  if (!id)
+    throw Error((impl_ ? impl_->file : std::string("no tokenizer")) + ": added_tokens has no " + in_quotes(text));
   return *id;
 }
 

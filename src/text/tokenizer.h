@@ -30,12 +30,18 @@ class Tokenizer {
   /// malformed or not implemented by this server.
   static Tokenizer from_json(std::string_view json, const std::string& file);
 
+  /// For a checkpoint that has no tokenizer: ids below `ids` are tokens without text, no text has ids.
+  static Tokenizer without_vocabulary(int32_t ids);
+  /// False for the one above: only prompts of ids can be served, and replies have no text.
+  bool has_vocabulary() const { return impl_ != nullptr; }
+
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
   /// Text → ids, added-token markers recognised; nothing added at either end. Both forms throw std::runtime_error when
-  /// the split pattern gives up on the text (spec 80 §5). About 0.1 s a megabyte, 0.5 s where it is a single piece.
+  /// the split pattern gives up on the text (spec 80 §5), or without a vocabulary. About 0.1 s a megabyte, 0.5 s where
+  /// it is a single piece.
   std::vector<int32_t> encode(std::string_view text) const;
   /// Adjacent non-marker text is tokenised as one string across segment borders. A marker may span segments of one
   /// kind, as in a prompt rendered to one string, but not of two.
@@ -62,8 +68,9 @@ class Tokenizer {
 
  private:
   struct Impl;
-  explicit Tokenizer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  Tokenizer(std::unique_ptr<Impl> impl, int32_t ids);
+  std::unique_ptr<Impl> impl_;  ///< null without a vocabulary
+  int32_t ids_;
 };
 
 /// Turns token bytes into text as they arrive; never emits part of a character and never looks back (spec 40 §1.6).

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,12 @@ class TinyModel {
     start(factory, CheckpointInventory(*checkpoint_, geometry_), sequences, context, max_rows);
   }
 
-  /// Its geometry with dummy weights.
+  /// Its geometry, or another one, with dummy weights.
   TinyModel(const BackendFactory& factory, const DummyOptions& dummy)
-      : geometry_(load_geometry(data_path("models/glm53-tiny"))) {
-    start(factory, CheckpointInventory(geometry_, dummy), 1, 1024, 1024);
+      : TinyModel(factory, load_geometry(data_path("models/glm53-tiny")), dummy, 1024, 1024) {}
+  TinyModel(const BackendFactory& factory, Geometry geometry, const DummyOptions& dummy, int64_t context, int max_rows)
+      : geometry_(std::move(geometry)) {
+    start(factory, CheckpointInventory(geometry_, dummy), 1, context, max_rows);
   }
 
   /// One segment of a call: `ids` of a slot.

@@ -160,5 +160,19 @@ TEST(TokenizerLoad, MergesMayComeBeforeTheVocabulary) {
   EXPECT_EQ(file.load().encode("ab"), std::vector<int32_t>{300});
 }
 
+TEST(TokenizerLoad, WithoutVocabularyIdsHaveNoText) {
+  const Tokenizer none = Tokenizer::without_vocabulary(100);
+  EXPECT_FALSE(none.has_vocabulary());
+  EXPECT_EQ(none.id_count(), 100);
+  EXPECT_TRUE(none.has_token(99));
+  EXPECT_FALSE(none.has_token(100));
+  EXPECT_FALSE(none.has_token(-1));
+  EXPECT_EQ(none.token_bytes(5), "");
+  EXPECT_EQ(none.decode(std::vector<int32_t>{1, 2}, false), "");
+  EXPECT_FALSE(none.is_special(5) || none.is_added(5) || none.added_id("<think>"));
+  EXPECT_THROW(none.encode("text"), std::runtime_error);
+  EXPECT_THROW(none.require_added("<think>"), Error);
+}
+
 }  // namespace
 }  // namespace glm53::text
