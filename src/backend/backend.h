@@ -20,6 +20,7 @@
 #include "glm53/core/batch.h"
 #include "glm53/core/geometry.h"
 #include "glm53/core/sampling.h"
+#include "glm53/core/tensor_stream.h"
 
 namespace glm53 {
 
@@ -73,7 +74,8 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // ---- weights, at load time only; the views in `parts` may be released when the call returns
+  // ---- weights, at load time only. A backend may put the reading off to finish_loading, so that a stream can run
+  // ahead of it in the order of these calls: the tensors behind `parts` live until that returns.
   /// While planning, load_* calls read and keep nothing: their results are of no use but to ask plan_memory().weights
   /// what such calls would take. Switching sets that to zero.
   virtual void plan_weights(bool planning) = 0;
@@ -88,6 +90,13 @@ class Backend {
   virtual Vector load_vector(std::string_view name, std::span<const VectorPart> parts) = 0;
   /// One MoE layer's routed experts of this rank.
   virtual ExpertBank load_experts(std::string_view name, std::span<const ExpertParts> experts) = 0;
+  /// Bytes of stored tensors that the calls so far have put off.
+  virtual int64_t bytes_to_load() const { return 0; }
+  /// After the last load_* call. Reads what was put off through a stream that `open` makes, in the order of the calls;
+  /// `progress`, which may be empty, gets the bytes done, up to bytes_to_load(). Throws Error naming the file and
+  /// tensor that cannot be read or holds what it may not.
+  virtual void finish_loading(const OpenTensorStream& /*open*/,
+                              const std::function<void(int64_t bytes)>& /*progress*/) {}
 
   // ---- memory, at start only
   virtual MemoryPlan plan_memory(const CachePlan& plan) const = 0;

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -141,12 +142,26 @@ CachePlan plan_caches(const Settings& settings, int64_t context) {
   return plan;
 }
 
-void LoadProgress::operator()(int layers_done) {
+void LoadProgress::operator()(const LoadStatus& status) {
+  constexpr double kGigabyte = 1e9;
   const auto now = std::chrono::steady_clock::now();
-  if (layers_done < layers_ && now - last_ < std::chrono::seconds(1)) return;
+  const bool done = status.layers == layers_ && status.bytes == status.total_bytes;
+  if (!status.direct && status.total_bytes > 0 && !std::exchange(warned_, true)) {
+    spdlog::warn("the file system refuses O_DIRECT: weights are read through the page cache");
+  }
+  if (!done && now - last_ < std::chrono::seconds(1)) return;
   last_ = now;
-  spdlog::info("loading weights: {} of {} layers ({} %), {:.1f} s", layers_done, layers_, layers_done * 100 / layers_,
-               std::chrono::duration<double>(now - start_).count());
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  const double gigabytes = static_cast<double>(status.bytes) / kGigabyte;
+  if (status.total_bytes == 0) {
+    spdlog::info("loading weights: {} of {} layers ({} %), {:.1f} s", status.layers, layers_,
+                 status.layers * 100 / layers_, seconds);
+  } else if (done) {
+    spdlog::info("loaded {:.2f} GB in {:.1f} s ({:.2f} GB/s)", gigabytes, seconds, gigabytes / seconds);
+  } else {
+    spdlog::info("loading weights: {} of {} layers, {:.1f} of {:.1f} GB, {:.2f} GB/s", status.layers, layers_,
+                 gigabytes, static_cast<double>(status.total_bytes) / kGigabyte, gigabytes / seconds);
+  }
 }
 
 int64_t available_memory() {

@@ -12,6 +12,7 @@
 #include "glm53/core/geometry.h"
 #include "glm53/core/settings.h"
 #include "model/checkpoint_inventory.h"
+#include "model/weights.h"
 #include "text/tokenizer.h"
 
 namespace glm53 {
@@ -46,10 +47,11 @@ CachePlan plan_caches(const Settings& settings, int64_t context);
 class LoadProgress {
  public:
   explicit LoadProgress(int layers) : layers_(layers) {}
-  void operator()(int layers_done);
+  void operator()(const LoadStatus& status);
 
  private:
   int layers_;
+  bool warned_ = false;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_ = start_;
 };

@@ -1,7 +1,10 @@
 #include "model/weights.h"
 
 #include <array>
+#include <memory>
+#include <utility>
 
+#include "checkpoint/direct_reader.h"
 #include "glm53/core/error.h"
 
 namespace glm53 {
@@ -209,16 +212,33 @@ class WeightLoader {
 }  // namespace
 
 ModelWeights load_weights(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend,
-                          const std::function<void(int)>& progress) {
+                          const std::function<void(const LoadStatus&)>& progress) {
   WeightLoader loader(inventory, geometry, shard, backend);
   ModelWeights weights;
   weights.embedding = loader.embedding();
+  std::vector<int64_t> layer_ends;  // bytes put off when a layer had been asked for
   for (int i = 0; i < geometry.layers; ++i) {
-    if (progress) progress(i);
     weights.layers.push_back(loader.layer(i));
+    layer_ends.push_back(backend.bytes_to_load());
+    if (progress && layer_ends.back() == 0) progress({i + 1, 0, 0, false});
   }
   weights.head = loader.head();
-  if (progress) progress(geometry.layers);
+
+  LoadStatus status{0, 0, backend.bytes_to_load(), true};
+  if (status.total_bytes == 0) return weights;  // all is read
+  const DirectReader* reader = nullptr;
+  const auto open = [&reader](std::vector<TensorRange> ranges, StagingRing& ring) {
+    auto opened = std::make_unique<DirectReader>(std::move(ranges), ring);
+    reader = opened.get();
+    return opened;
+  };
+  backend.finish_loading(open, [&](int64_t bytes) {
+    if (!progress) return;
+    status.bytes = bytes;
+    while (status.layers < geometry.layers && layer_ends[static_cast<size_t>(status.layers)] <= bytes) ++status.layers;
+    status.direct = reader == nullptr || reader->is_direct();
+    progress(status);
+  });
   return weights;
 }
 

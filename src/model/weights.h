@@ -34,10 +34,19 @@ struct Shard {
   int world = 1;
 };
 
-/// Loads this rank's share of the trunk into `backend`. `progress` is called with the layers done so far (0..layers)
-/// and may be empty. Throws Error when heads, vocabulary or 128-blocks do not divide by shard.world.
+/// How far loading is.
+struct LoadStatus {
+  int layers = 0;           ///< done, 0..Geometry::layers
+  int64_t bytes = 0;        ///< done, of tensors as stored; 0 throughout where the backend reads the mapping at once
+  int64_t total_bytes = 0;  ///< idem
+  bool direct = true;       ///< no byte went through the page cache so far; false also for the mapping
+};
+
+/// Loads this rank's share of the trunk into `backend`. `progress` is called now and then and at the end, and may be
+/// empty. Throws Error when heads, vocabulary or 128-blocks do not divide by shard.world, and naming the file and
+/// tensor that cannot be read.
 ModelWeights load_weights(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend,
-                          const std::function<void(int)>& progress);
+                          const std::function<void(const LoadStatus&)>& progress);
 
 /// Bytes of `backend`'s memory that load_weights would take. Reads no weights; call it before load_weights.
 int64_t plan_weights(const CheckpointInventory& inventory, const Geometry& geometry, Shard shard, Backend& backend);

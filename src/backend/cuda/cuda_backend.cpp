@@ -134,10 +134,9 @@ MemoryPlan CudaBackend::plan_memory(const CachePlan& plan) const {
 }
 
 void CudaBackend::create_caches(const CachePlan& plan) {
+  if (!queue_.empty()) throw misuse("create_caches before finish_loading");
   const Geometry& g = geometry_;
   plan_ = plan;
-  stream_.wait();
-  staging_.clear();
   mirrors_.resize(static_cast<size_t>(plan.sequences));
   tables_ = std::make_unique<StepTables>(plan.max_rows, plan.max_logit_rows, plan.sequences, plan.pages);
   sample_buffers_ = std::make_unique<SampleBuffers>(plan, g.vocab);

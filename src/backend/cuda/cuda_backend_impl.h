@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/device_memory.h"
+#include "backend/cuda/load_queue.h"
 #include "backend/cuda/sample_buffers.h"
 #include "backend/cuda/step_tables.h"
 #include "kernels/experts/experts.h"
@@ -38,7 +39,7 @@ struct DeviceMatrix {
 };
 
 struct DeviceExperts {
-  DeviceBuffer memory;  ///< trellis words, suh and svh of each matrix; then the records
+  DeviceBuffer memory;  ///< as ExpertBankLoader lays it out
   kernels::ExpertBankView view;
 };
 
@@ -87,6 +88,8 @@ class CudaBackend final : public Backend {
   Matrix load_matrix(std::string_view name, const LinearPart& part, Precision precision) override;
   Vector load_vector(std::string_view name, std::span<const VectorPart> parts) override;
   ExpertBank load_experts(std::string_view name, std::span<const ExpertParts> experts) override;
+  int64_t bytes_to_load() const override { return queue_.bytes(); }
+  void finish_loading(const OpenTensorStream& open, const std::function<void(int64_t)>& progress) override;
 
   // cuda_backend.cpp
   MemoryPlan plan_memory(const CachePlan& plan) const override;
@@ -147,17 +150,13 @@ class CudaBackend final : public Backend {
   // cuda_weights.cpp
   /// Throws Error naming the tensor when the kernels cannot take its input width.
   kernels::WeightFormat weight_format(LinearGroup group, std::string_view name, int64_t in) const;
-  /// The part's slice on the device, as pack_linear and convert_matrix read it.
-  kernels::SourceMatrix stage(const LinearPart& part);
+  /// Given rows [row, row + source.rows) of a part, on the device.
+  using UseSlice = std::function<void(const kernels::SourceMatrix& source, int64_t row)>;
+  /// Queues jobs that bring the part, slice by slice, as pack_linear and convert_matrix read it, and call `use`.
+  void load_part(const LinearPart& part, const UseSlice& use);
+  void load_native_part(const LinearPart& part, const UseSlice& use);
+  void load_exl3_part(const LinearPart& part, const UseSlice& use);
   void upload(void* device, const void* host, size_t bytes);
-  /// Elements [first, first + count) of a tensor to device memory: copied, or made there.
-  void put_elements(const HostTensor& tensor, int64_t first, int64_t count, void* device);
-  /// A range of fp16 scales: `values` holds all of them, unless the tensor is synthetic.
-  void put_scales(const HostTensor& tensor, const std::vector<uint16_t>& values, Range range, void* device);
-  /// Memory until staging_used_ is set back; reuse is in stream order.
-  std::byte* take_staging(size_t bytes);
-  /// To `device`, expert_matrix_bytes(part) long; its suh is left out where `shared_suh` is given.
-  kernels::ExpertMatrix load_expert_matrix(const LinearPart& part, std::byte* device, const __half* shared_suh);
 
   kernels::KdaSlot* slots() const { return slot_table_.as<kernels::KdaSlot>(); }
   /// Device address of a small number: kernels take slots and row counts as arrays.
@@ -183,8 +182,7 @@ class CudaBackend final : public Backend {
   std::vector<DeviceMatrix> matrices_;
   std::vector<DeviceBuffer> vectors_;
   std::vector<DeviceExperts> experts_;
-  std::vector<DeviceBuffer> staging_;  ///< of the part being loaded; freed by create_caches
-  size_t staging_used_ = 0;
+  LoadQueue queue_;  ///< of weights whose bytes are still to come
   int64_t weight_bytes_ = 0;
   bool planning_weights_ = false;
 

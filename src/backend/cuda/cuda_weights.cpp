@@ -1,15 +1,20 @@
-// Weights: from the checkpoint's views to packed device memory.
+// Weights: from the checkpoint to packed device memory. Every load_* call allocates what the weight takes and queues
+// the jobs that fill it; finish_loading runs them (load_queue.h). Device staging is one buffer that the jobs use one
+// after the other by the order of the stream, so that nothing waits between them.
 #include <algorithm>
-#include <array>
+#include <memory>
 #include <stdexcept>
 
 #include "backend/cuda/cuda_backend_impl.h"
+#include "backend/cuda/load_exl3.h"
 #include "backend/weight_source.h"
 #include "glm53/core/error.h"
-#include "kernels/synthetic/synthetic.h"
 
 namespace glm53::cuda {
 namespace {
+
+/// Device staging of one job, about: a larger matrix comes in slices of whole rows.
+constexpr int64_t kSliceBytes = int64_t{64} << 20;
 
 kernels::SourceType source_type(const HostTensor& tensor) {
   switch (tensor.dtype) {
@@ -25,55 +30,17 @@ kernels::SourceType source_type(const HostTensor& tensor) {
   }
 }
 
-kernels::SyntheticTensor synthetic_tensor(const HostTensor& tensor) {
-  const SyntheticRule& rule = *tensor.synthetic;
-  kernels::SyntheticTensor result;
-  result.key[0] = rule.key[0];
-  result.key[1] = rule.key[1];
-  result.signs = rule.kind == SyntheticRule::Kind::kSigns;
-  result.centre = rule.centre;
-  result.scale = rule.scale;
-  if (rule.kind == SyntheticRule::Kind::kBits) {
-    result.form = kernels::SyntheticForm::bits;
-  } else if (tensor.dtype == DType::kF32) {
-    result.form = kernels::SyntheticForm::f32;
-  } else {
-    result.form = tensor.dtype == DType::kF16 ? kernels::SyntheticForm::f16 : kernels::SyntheticForm::bf16;
-  }
-  return result;
-}
-
-/// Every array in device memory begins at such a multiple.
-constexpr size_t align_array(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-size_t word_bytes(const LinearPart& part) {
-  return static_cast<size_t>(part.rows.size() * part.columns.size() / 8 * part.exl3->bits);
-}
-
-/// Of one matrix of an expert: words, suh, svh.
-size_t expert_matrix_bytes(const LinearPart& part) {
-  if (part.exl3 == nullptr) {
-    throw Error("tensor " + part.native->name + ": the CUDA backend needs EXL3 routed experts");
-  }
-  return align_array(word_bytes(part)) + align_array(static_cast<size_t>(part.columns.size()) * sizeof(__half)) +
-         align_array(static_cast<size_t>(part.rows.size()) * sizeof(__half));
-}
-
-/// Whether two vectors of scales are the same, so that rows can be rotated once for both matrices.
-bool same_scales(const HostTensor& a, const HostTensor& b) {
-  if (a.synthetic && b.synthetic) return a.synthetic->key == b.synthetic->key;
-  return !a.synthetic && !b.synthetic && std::ranges::equal(a.bytes, b.bytes);
-}
-
-kernels::TrellisKind trellis_kind(const Exl3Stored& matrix) {
-  return {matrix.bits, static_cast<int32_t>(matrix.codebook), matrix.order == Exl3TileOrder::kColumnMajor ? 1 : 0};
-}
-
 void add_kind(std::vector<kernels::TrellisKind>& kinds, const kernels::TrellisKind& kind) {
   const bool known = std::ranges::any_of(kinds, [&](const kernels::TrellisKind& k) {
     return k.bits == kind.bits && k.codebook == kind.codebook && k.column_major == kind.column_major;
   });
   if (!known) kinds.push_back(kind);
+}
+
+/// Rows of W (tile rows of the trellis) that hold `range`, in whole Hadamard blocks: they lie together in the file.
+Range hadamard_blocks(Range range) {
+  return {range.begin / kExl3HadamardBlock * kExl3HadamardBlock,
+          (range.end + kExl3HadamardBlock - 1) / kExl3HadamardBlock * kExl3HadamardBlock};
 }
 
 }  // namespace
@@ -87,77 +54,78 @@ void CudaBackend::upload(void* device, const void* host, size_t bytes) {
   kernels::check_cuda(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "upload of a weight");
 }
 
-std::byte* CudaBackend::take_staging(size_t bytes) {
-  if (staging_used_ == staging_.size()) staging_.emplace_back();
-  DeviceBuffer& buffer = staging_[staging_used_++];
-  if (buffer.bytes() < bytes) buffer = DeviceBuffer(bytes);
-  return buffer.as<std::byte>();
-}
-
-void CudaBackend::put_elements(const HostTensor& tensor, int64_t first, int64_t count, void* device) {
-  if (tensor.synthetic) {
-    kernels::fill_synthetic(synthetic_tensor(tensor), first, count, device, stream_);
-    return;
-  }
-  const auto element = static_cast<int64_t>(dtype_bytes(tensor.dtype));
-  upload(device, tensor.bytes.data() + first * element, static_cast<size_t>(count * element));
-}
-
-void CudaBackend::put_scales(const HostTensor& tensor, const std::vector<uint16_t>& values, Range range, void* device) {
-  if (tensor.synthetic) {
-    put_elements(tensor, range.begin, range.size(), device);
-  } else {
-    upload(device, values.data() + range.begin, static_cast<size_t>(range.size()) * sizeof(uint16_t));
-  }
-}
-
-kernels::SourceMatrix CudaBackend::stage(const LinearPart& part) {
-  staging_used_ = 0;  // in stream order after all earlier uses
-  kernels::SourceMatrix source;
-  int64_t stored_columns = 0;
+void CudaBackend::load_part(const LinearPart& part, const UseSlice& use) {
   if (part.native != nullptr) {
-    const HostTensor& tensor = *part.native;
-    stored_columns = tensor.shape.back();
-    const int64_t elements = part.rows.size() * stored_columns;
-    const size_t element = dtype_bytes(tensor.dtype);
-    std::byte* rows = take_staging(static_cast<size_t>(elements) * element);
-    source.type = source_type(tensor);
-    put_elements(tensor, part.rows.begin * stored_columns, elements, rows);
-    source.data = rows + static_cast<size_t>(part.columns.begin) * element;
+    load_native_part(part, use);
   } else {
-    const Exl3Stored& stored = *part.exl3;
-    const Exl3Matrix matrix = read_exl3(stored);
-    auto* tiles = take_staging(static_cast<size_t>(stored.trellis->element_count()) * sizeof(uint16_t));
-    put_elements(*stored.trellis, 0, stored.trellis->element_count(), tiles);
-    auto* suh = take_staging(matrix.suh.size() * sizeof(uint16_t));
-    put_scales(*stored.suh, matrix.suh, {0, stored.in}, suh);
-    auto* svh = take_staging(matrix.svh.size() * sizeof(uint16_t));
-    put_scales(*stored.svh, matrix.svh, {0, stored.out}, svh);
-    stored_columns = part.columns.size();
-    auto* weight =
-        reinterpret_cast<Bf16*>(take_staging(static_cast<size_t>(part.rows.size() * stored_columns) * sizeof(Bf16)));
-    const kernels::DequantiseRange range{
-        .first_out = static_cast<int>(part.rows.begin),
-        .rows = static_cast<int>(part.rows.size()),
-        .first_in = static_cast<int>(part.columns.begin),
-        .columns = static_cast<int>(part.columns.size()),
-        .stride = stored_columns,
+    load_exl3_part(part, use);
+  }
+}
+
+void CudaBackend::load_native_part(const LinearPart& part, const UseSlice& use) {
+  const HostTensor& tensor = *part.native;
+  const kernels::SourceType type = source_type(tensor);
+  const int64_t stored_columns = tensor.shape.back();
+  const auto element = static_cast<int64_t>(dtype_bytes(tensor.dtype));
+  const int64_t row_bytes = stored_columns * element;
+  const int64_t slice_rows =
+      part.transposed ? part.rows.size() : std::clamp<int64_t>(kSliceBytes / row_bytes, 1, part.rows.size());
+  for (int64_t row = 0; row < part.rows.size(); row += slice_rows) {
+    const int64_t rows = std::min(slice_rows, part.rows.size() - row);
+    LoadJob job;
+    const size_t at = job.to_device(tensor, static_cast<size_t>((part.rows.begin + row) * row_bytes),
+                                    static_cast<size_t>(rows * row_bytes));
+    job.work = [=, first = part.columns.begin, columns = part.columns.size(), transposed = part.transposed](
+                   std::byte* device, const std::byte*) {
+      kernels::SourceMatrix source{device + at + first * element, type, rows, columns, stored_columns, 1};
+      if (transposed) source = {source.data, type, columns, rows, 1, stored_columns};
+      use(source, row);
     };
-    kernels::exl3_dequantise(reinterpret_cast<const uint32_t*>(tiles), reinterpret_cast<const __half*>(suh),
-                             reinterpret_cast<const __half*>(svh), trellis_kind(stored), static_cast<int>(stored.in),
-                             static_cast<int>(stored.out), range, weight, stream_);
-    source.type = kernels::SourceType::bf16;
-    source.data = weight;
+    queue_.add(std::move(job));
   }
-  source.rows = part.rows.size();
-  source.columns = part.columns.size();
-  source.row_stride = stored_columns;
-  source.column_stride = 1;
-  if (part.transposed) {
-    std::swap(source.rows, source.columns);
-    std::swap(source.row_stride, source.column_stride);
-  }
-  return source;
+}
+
+void CudaBackend::load_exl3_part(const LinearPart& part, const UseSlice& use) {
+  const Exl3Stored& matrix = *part.exl3;
+  const Range in = hadamard_blocks(part.columns);
+  const int64_t columns = part.columns.size();
+  const int64_t rows = part.rows.size();
+  // De-quantised in slices: whole rows of the result, or, transposed, all of it.
+  const int64_t slice_rows =
+      part.transposed ? rows : std::clamp<int64_t>(kSliceBytes / (columns * int64_t{sizeof(Bf16)}), 1, rows);
+  LoadJob job;
+  const size_t tiles = transfer_trellis(job, matrix, in);
+  const StoredScales stored(job, matrix);
+  const size_t suh = job.reserve_device(static_cast<size_t>(in.size()) * sizeof(uint16_t));
+  const size_t svh = job.reserve_device(static_cast<size_t>(matrix.out) * sizeof(uint16_t));
+  const size_t dense = job.reserve_device(static_cast<size_t>(slice_rows * columns) * sizeof(Bf16));
+  job.work = [=, this, first_out = part.rows.begin, first_in = part.columns.begin - in.begin,
+              kind = trellis_kind(matrix), transposed = part.transposed,
+              out = static_cast<int>(matrix.out)](std::byte* device, const std::byte* host) {
+    const Exl3Matrix scales = stored.read(host);
+    upload(device + suh, scales.suh.data() + in.begin, static_cast<size_t>(in.size()) * sizeof(uint16_t));
+    upload(device + svh, scales.svh.data(), scales.svh.size() * sizeof(uint16_t));
+    stream_.wait();  // scales go
+    auto* weight = reinterpret_cast<Bf16*>(device + dense);
+    for (int64_t row = 0; row < rows; row += slice_rows) {
+      const int64_t count = std::min(slice_rows, rows - row);
+      const kernels::DequantiseRange range{
+          .first_out = static_cast<int>(first_out + row),
+          .rows = static_cast<int>(count),
+          .first_in = static_cast<int>(first_in),
+          .columns = static_cast<int>(columns),
+          .stride = columns,
+      };
+      kernels::exl3_dequantise(reinterpret_cast<const uint32_t*>(device + tiles),
+                               reinterpret_cast<const __half*>(device + suh),
+                               reinterpret_cast<const __half*>(device + svh), kind, static_cast<int>(in.size()), out,
+                               range, weight, stream_);
+      kernels::SourceMatrix source{weight, kernels::SourceType::bf16, count, columns, columns, 1};
+      if (transposed) source = {weight, kernels::SourceType::bf16, columns, count, 1, columns};
+      use(source, row);
+    }
+  };
+  queue_.add(std::move(job));
 }
 
 kernels::WeightFormat CudaBackend::weight_format(LinearGroup group, std::string_view name, int64_t in) const {
@@ -186,13 +154,15 @@ Linear CudaBackend::load_linear(std::string_view name, LinearGroup group, std::s
   if (planning_weights_) return {out, in, -1};
   DeviceLinear packed;
   packed.data = make_zeroed(static_cast<size_t>(bytes));
+  packed.weight = {format, out, in, packed.data.as<uint8_t>(), 1};
   int64_t first = 0;
   for (const LinearPart& part : parts) {
     first = align_part(first);
-    kernels::pack_linear(stage(part), format, out, first, packed.data.as<uint8_t>(), stream_);
+    load_part(part, [=, this, data = packed.data.as<uint8_t>()](const kernels::SourceMatrix& source, int64_t row) {
+      kernels::pack_linear(source, format, out, first + row, data, stream_);
+    });
     first += part.out();
   }
-  packed.weight = {format, out, in, packed.data.as<uint8_t>(), 1};
   linears_.push_back(std::move(packed));
   return {out, in, static_cast<int>(linears_.size()) - 1};
 }
@@ -208,10 +178,13 @@ LinearBatch CudaBackend::load_linear_batch(std::string_view name, LinearGroup gr
   if (planning_weights_) return {out, in, count, -1};
   DeviceLinear packed;
   packed.data = make_zeroed(bytes * matrices.size());
-  for (size_t m = 0; m < matrices.size(); ++m) {
-    kernels::pack_linear(stage(matrices[m]), format, out, 0, packed.data.as<uint8_t>() + m * bytes, stream_);
-  }
   packed.weight = {format, out, in, packed.data.as<uint8_t>(), count};
+  for (size_t m = 0; m < matrices.size(); ++m) {
+    load_part(matrices[m], [=, this, data = packed.data.as<uint8_t>() + m * bytes](const kernels::SourceMatrix& source,
+                                                                                   int64_t row) {
+      kernels::pack_linear(source, format, out, row, data, stream_);
+    });
+  }
   linears_.push_back(std::move(packed));
   return {out, in, count, static_cast<int>(linears_.size()) - 1};
 }
@@ -224,87 +197,70 @@ Matrix CudaBackend::load_matrix(std::string_view, const LinearPart& part, Precis
   weight_bytes_ += static_cast<int64_t>(bytes);
   if (planning_weights_) return {part.out(), part.in(), -1};
   matrix.data = DeviceBuffer(bytes);
-  const kernels::SourceMatrix source = stage(part);
-  if (matrix.is_fp32) {
-    kernels::convert_matrix(source, matrix.data.as<float>(), stream_);
-  } else {
-    kernels::convert_matrix(source, matrix.data.as<Bf16>(), stream_);
-  }
+  load_part(part, [this, in = part.in(), is_fp32 = matrix.is_fp32, data = matrix.data.as<void>()](
+                      const kernels::SourceMatrix& source, int64_t row) {
+    if (is_fp32) {
+      kernels::convert_matrix(source, static_cast<float*>(data) + row * in, stream_);
+    } else {
+      kernels::convert_matrix(source, static_cast<Bf16*>(data) + row * in, stream_);
+    }
+  });
   matrices_.push_back(std::move(matrix));
   return {part.out(), part.in(), static_cast<int>(matrices_.size()) - 1};
 }
 
 Vector CudaBackend::load_vector(std::string_view, std::span<const VectorPart> parts) {
-  int64_t count = 0;
-  for (const VectorPart& part : parts) count += part.range.size();
-  weight_bytes_ += count * static_cast<int64_t>(sizeof(float));
-  if (planning_weights_) return {count, -1};
-  const std::vector<float> values = read_parts(parts);
-  vectors_.emplace_back(values.size() * sizeof(float));
-  upload(vectors_.back().as<void>(), values.data(), vectors_.back().bytes());
-  return {count, static_cast<int>(vectors_.size()) - 1};
-}
-
-kernels::ExpertMatrix CudaBackend::load_expert_matrix(const LinearPart& part, std::byte* device,
-                                                      const __half* shared_suh) {
-  const Exl3Stored& stored = *part.exl3;
-  Exl3Matrix matrix;
-  if (!stored.trellis->synthetic) matrix = read_exl3(stored);
-  const auto in = static_cast<int>(part.columns.size());
-  const auto out = static_cast<int>(part.rows.size());
-  staging_used_ = 0;
-  std::byte* tiles = take_staging(static_cast<size_t>(stored.trellis->element_count()) * sizeof(uint16_t));
-  put_elements(*stored.trellis, 0, stored.trellis->element_count(), tiles);
-  auto* words = reinterpret_cast<uint32_t*>(device);
-  kernels::exl3_pack({.tiles = reinterpret_cast<const uint32_t*>(tiles),
-                      .tile_columns = static_cast<int>(stored.out / kExl3TileEdge),
-                      .first_tile_row = static_cast<int>(part.columns.begin / kExl3TileEdge),
-                      .first_tile_column = static_cast<int>(part.rows.begin / kExl3TileEdge)},
-                     in, out, stored.bits, words, stream_);
-  auto* suh = reinterpret_cast<__half*>(device + align_array(word_bytes(part)));
-  auto* svh = suh + align_array(static_cast<size_t>(in) * sizeof(__half)) / sizeof(__half);
-  if (shared_suh == nullptr) put_scales(*stored.suh, matrix.suh, part.columns, suh);
-  put_scales(*stored.svh, matrix.svh, part.rows, svh);
-  kernels::ExpertMatrix result;
-  result.words = words;
-  result.suh = shared_suh != nullptr ? shared_suh : suh;
-  result.svh = svh;
-  result.kind = trellis_kind(stored);
-  return result;
+  struct Fetched {
+    const HostTensor* tensor;
+    int64_t count;
+    size_t at;
+  };
+  int64_t size = 0;
+  for (const VectorPart& part : parts) size += part.range.size();
+  weight_bytes_ += size * static_cast<int64_t>(sizeof(float));
+  if (planning_weights_) return {size, -1};
+  LoadJob job;
+  std::vector<Fetched> fetched;
+  for (const VectorPart& part : parts) {
+    const size_t element = dtype_bytes(part.tensor->dtype);
+    const size_t at = job.to_host(*part.tensor, static_cast<size_t>(part.range.begin) * element,
+                                  static_cast<size_t>(part.range.size()) * element);
+    fetched.push_back({part.tensor, part.range.size(), at});
+  }
+  vectors_.emplace_back(static_cast<size_t>(size) * sizeof(float));
+  job.work = [this, fetched, data = vectors_.back().as<float>()](std::byte*, const std::byte* host) {
+    float* target = data;
+    for (const Fetched& part : fetched) {
+      HostTensor tensor = *part.tensor;
+      tensor.shape = {part.count};
+      tensor.bytes = {host + part.at, stored_bytes(tensor)};
+      tensor.synthetic.reset();
+      const VectorPart whole{&tensor, {0, part.count}};
+      const std::vector<float> values = read_parts({&whole, 1});
+      upload(target, values.data(), values.size() * sizeof(float));
+      stream_.wait();  // values go
+      target += part.count;
+    }
+  };
+  queue_.add(std::move(job));
+  return {size, static_cast<int>(vectors_.size()) - 1};
 }
 
 ExpertBank CudaBackend::load_experts(std::string_view, std::span<const ExpertParts> experts) {
-  size_t bytes = 0;
-  for (const ExpertParts& parts : experts) {
-    for (const LinearPart* part : {&parts.gate, &parts.up, &parts.down}) bytes += expert_matrix_bytes(*part);
-  }
-  const size_t record_bytes = experts.size() * sizeof(kernels::ExpertRecord);
-  weight_bytes_ += static_cast<int64_t>(bytes + record_bytes);
+  const auto loader = std::make_shared<ExpertBankLoader>(std::vector<ExpertParts>(experts.begin(), experts.end()));
   const ExpertParts& first = experts.front();
   ExpertBank handle{static_cast<int>(experts.size()), first.gate.in(), first.gate.out(), -1};
+  weight_bytes_ += static_cast<int64_t>(loader->bytes());
   if (planning_weights_) return handle;
-
   DeviceExperts bank;
-  bank.memory = DeviceBuffer(bytes + record_bytes);
-  auto* next = bank.memory.as<std::byte>();
-  const auto load = [&](const LinearPart& part, const __half* shared_suh) {
-    std::byte* const at = next;
-    next += expert_matrix_bytes(part);
-    return load_expert_matrix(part, at, shared_suh);
-  };
-  std::vector<kernels::ExpertRecord> records;
+  bank.memory = DeviceBuffer(loader->bytes());
+  ExpertBankLoader::queue_jobs(loader, bank.memory.as<std::byte>(), queue_, stream_);
   for (const ExpertParts& parts : experts) {
-    kernels::ExpertRecord record;
-    record.gate = load(parts.gate, nullptr);
-    record.up = load(parts.up, same_scales(*parts.gate.exl3->suh, *parts.up.exl3->suh) ? record.gate.suh : nullptr);
-    record.down = load(parts.down, nullptr);
-    add_kind(bank.view.gate_up_kinds, record.gate.kind);
-    add_kind(bank.view.gate_up_kinds, record.up.kind);
-    add_kind(bank.view.down_kinds, record.down.kind);
-    records.push_back(record);
+    add_kind(bank.view.gate_up_kinds, trellis_kind(*parts.gate.exl3));
+    add_kind(bank.view.gate_up_kinds, trellis_kind(*parts.up.exl3));
+    add_kind(bank.view.down_kinds, trellis_kind(*parts.down.exl3));
   }
-  upload(next, records.data(), record_bytes);
-  bank.view.records = reinterpret_cast<const kernels::ExpertRecord*>(next);
+  bank.view.records = loader->records();
   bank.view.experts = handle.experts;
   bank.view.hidden = static_cast<int>(handle.hidden);
   bank.view.width = static_cast<int>(handle.width);
@@ -312,6 +268,10 @@ ExpertBank CudaBackend::load_experts(std::string_view, std::span<const ExpertPar
   experts_.push_back(std::move(bank));
   handle.handle = static_cast<int>(experts_.size()) - 1;
   return handle;
+}
+
+void CudaBackend::finish_loading(const OpenTensorStream& open, const std::function<void(int64_t)>& progress) {
+  queue_.run(options_.device, stream_, open, progress);
 }
 
 }  // namespace glm53::cuda
