@@ -118,8 +118,7 @@ __device__ void load_new_rows(Shared& shared, const KdaRows& rows, const KdaPara
     float2 x0 = unpack_bf16(taps[0]);
     float2 x1 = unpack_bf16(taps[1]);
     float2 x2 = unpack_bf16(taps[2]);
-    // Not 4: that many rows in flight beside S spill on sm_121a.
-#pragma unroll 3
+#pragma unroll 4
     for (int i = 0; i < count; ++i, from += rows.projected_stride, log += width) {
       const uint32_t raw = *word(from);
       const float2 x3 = unpack_bf16(raw);
