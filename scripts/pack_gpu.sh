@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Packs what scripts/gpu_check.sh needs on a GPU machine that cannot build: the server, the GPU tests and benchmarks,
-# stripped, for sm_90a, with the shared libraries they load (not the C library) in lib/ beside them.
+# stripped, for sm_90a, with the shared libraries they load in lib/ beside them; not the C library and OpenSSL 3, which
+# every such machine has.
 # Usage: scripts/pack_gpu.sh [--build DIR] [FOLDER]
 #   --build DIR  take the programs of this build instead of building in build-gpu-sm90
 #   FOLDER       build-gpu-pack by default; it is replaced
@@ -43,7 +44,7 @@ for program in "${programs[@]}"; do
   # ldd finds a build's own libraries through the program's RPATH, which names its build folder too.
   while read -r name path; do
     case $name in
-      libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | ld-linux*) continue ;;
+      libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | libssl.so.3 | libcrypto.so.3 | ld-linux*) continue ;;
     esac
     [ "$path" != not ] || { echo "pack_gpu.sh: $program needs $name, which is not found" >&2; exit 1; }
     [ -e "$folder/lib/$name" ] || strip --strip-unneeded -o "$folder/lib/$name" "$path"

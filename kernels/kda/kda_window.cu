@@ -114,17 +114,18 @@ __device__ void load_new_rows(Shared& shared, const KdaRows& rows, const KdaPara
       taps[tap] = *raw;
       if (segment.first_position + row < 0) taps[tap] = 0;
     }
-    __nv_bfloat16* log = (own.part == 1 ? layer.log_key : layer.log_value) + log_at;
+    __nv_bfloat16* const log = (own.part == 1 ? layer.log_key : layer.log_value) + log_at;
     float2 x0 = unpack_bf16(taps[0]);
     float2 x1 = unpack_bf16(taps[1]);
     float2 x2 = unpack_bf16(taps[2]);
 #pragma unroll 4
-    for (int i = 0; i < count; ++i, from += rows.projected_stride, log += width) {
+    for (int i = 0; i < count; ++i, from += rows.projected_stride) {
       const uint32_t raw = *word(from);
       const float2 x3 = unpack_bf16(raw);
       const uint32_t result = pack_bf16(kda_conv(low, x0.x, x1.x, x2.x, x3.x), kda_conv(high, x0.y, x1.y, x2.y, x3.y));
       *word(&to[at + i][own.channel]) = result;
-      if (own.part != 0) *word(log) = result;
+      // Indexed: beside S there is no register for a second running pointer on sm_121a.
+      if (own.part != 0) *word(log + i * width) = result;
       *word(ring + kda_ring_row(first_ring_row, first_row + i) * 3 * width) = raw;
       x0 = x1;
       x1 = x2;
