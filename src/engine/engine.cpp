@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include <spdlog/spdlog.h>
+
+#include "engine/token_rules.h"
 
 namespace glm53::engine {
 namespace {
@@ -45,6 +50,10 @@ std::vector<uint32_t> mask_of_tokens(const text::Tokenizer& tokenizer, int vocab
   return mask;
 }
 
+TokenLogprobs logprobs_of(const SampledToken& token) {
+  return {token.id, token.logprob, {token.top.begin(), token.top.begin() + token.top_count}};
+}
+
 GenerationResult ended_unserved(const GenerationRequest& request, FinishReason reason, std::string error = {}) {
   GenerationResult result;
   result.reason = reason;
@@ -57,12 +66,13 @@ GenerationResult ended_unserved(const GenerationRequest& request, FinishReason r
 
 /// A request that owns a sequence slot.
 struct Engine::Stream {
-  Stream(const Job& job, int slot_index, PagePool& pool, const text::Tokenizer& tokenizer)
+  Stream(const Job& job, int slot_index, PagePool& pool, const text::Tokenizer& tokenizer, TokenRules token_rules)
       : request(job.request),
         generation(*job.generation),
         slot(slot_index),
         pages(pool),
-        parser(tokenizer, job.request.reply) {}
+        parser(tokenizer, job.request.reply),
+        rules(std::move(token_rules)) {}
 
   int64_t prompt_tokens() const { return static_cast<int64_t>(request.prompt.size()); }
 
@@ -71,10 +81,11 @@ struct Engine::Stream {
   int slot;
   PageList pages;
   text::ReplyParser parser;
-  std::vector<int32_t> banned_early;  ///< while completion < min_tokens
-  int64_t position = 0;               ///< tokens in the sequence's state: where the next row goes
-  int32_t pending = -1;               ///< delivered but not yet forwarded: the token of that row
-  int64_t completion = 0;             ///< delivered tokens
+  TokenRules rules;
+  std::vector<TokenLogprobs> prompt_logprobs;
+  int64_t position = 0;    ///< tokens in the sequence's state: where the next row goes
+  int32_t pending = -1;    ///< delivered but not yet forwarded: the token of that row
+  int64_t completion = 0;  ///< delivered tokens
   std::optional<GenerationResult> result;
 };
 
@@ -114,8 +125,9 @@ void Engine::check(const GenerationRequest& request) const {
   const auto refuse = [](const std::string& why) { throw SubmitError(SubmitError::Kind::kBadRequest, why); };
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt == 0) refuse("the prompt is empty");
+  const auto in_vocabulary = [this](int32_t id) { return id >= 0 && id < capacity_.vocab; };
   for (const int32_t id : request.prompt) {
-    if (id < 0 || id >= capacity_.vocab) refuse("prompt token " + std::to_string(id) + " is not in the vocabulary");
+    if (!in_vocabulary(id)) refuse("prompt token " + std::to_string(id) + " is not in the vocabulary");
   }
   if (request.max_tokens < 1) refuse("max_tokens must be at least 1");
   if (request.max_tokens > limits_.context - prompt) {
@@ -127,13 +139,40 @@ void Engine::check(const GenerationRequest& request) const {
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) refuse("top_p must be in (0, 1]");
   if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) refuse("min_p must be in [0, 1]");
   if (sampling.top_k < 0) refuse("top_k must not be negative");
+  if (!std::isfinite(sampling.repetition) || sampling.repetition <= 0) refuse("repetition_penalty must be above 0");
+  if (!std::isfinite(sampling.frequency)) refuse("frequency_penalty must be finite");
+  if (!std::isfinite(sampling.presence)) refuse("presence_penalty must be finite");
+  std::set<int32_t> biased;
+  for (const LogitBias& bias : request.biases) {
+    if (!in_vocabulary(bias.id)) refuse("logit_bias token " + std::to_string(bias.id) + " is not in the vocabulary");
+    if (!std::isfinite(bias.value)) refuse("logit_bias must be finite");
+    if (!biased.insert(bias.id).second) refuse("logit_bias names token " + std::to_string(bias.id) + " twice");
+  }
+  for (const int32_t id : request.allowed_ids) {
+    if (!in_vocabulary(id)) refuse("allowed token " + std::to_string(id) + " is not in the vocabulary");
+  }
+  for (const std::vector<int32_t>& word : request.bad_words) {
+    if (word.empty() || !std::all_of(word.begin(), word.end(), in_vocabulary)) refuse("a bad word has no tokens");
+  }
+  if (request.logprobs > kMaxTopLogprobs || request.prompt_logprobs > kMaxTopLogprobs) {
+    refuse("at most " + std::to_string(kMaxTopLogprobs) + " logprobs can be given");
+  }
   if (contains_empty(request.reply.stop)) refuse("stop must not hold an empty string");
 }
 
 std::shared_ptr<Generation> Engine::submit(GenerationRequest request) {
+  std::vector<GenerationRequest> one;
+  one.push_back(std::move(request));
+  return submit(std::move(one)).front();
+}
+
+std::vector<std::shared_ptr<Generation>> Engine::submit(std::vector<GenerationRequest> requests) {
   using Kind = SubmitError::Kind;
-  check(request);
-  auto generation = std::make_shared<Generation>();
+  std::vector<std::shared_ptr<Generation>> generations;
+  for (const GenerationRequest& request : requests) {
+    check(request);
+    generations.push_back(std::make_shared<Generation>());
+  }
   {
     const std::lock_guard lock(mutex_);
     if (failed_) throw SubmitError(Kind::kEngineFailed, "the engine has failed");
@@ -144,10 +183,12 @@ std::shared_ptr<Generation> Engine::submit(GenerationRequest request) {
     if (limits_.max_queued >= 0 && occupied >= int64_t{1} + limits_.max_queued) {
       throw SubmitError(Kind::kQueueFull, "too many requests are waiting");
     }
-    waiting_.push_back({std::move(request), generation});
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      waiting_.push_back({std::move(requests[i]), generations[i]});
+    }
   }
   changed_.notify_all();
-  return generation;
+  return generations;
 }
 
 EngineStatus Engine::status() const {
@@ -227,12 +268,7 @@ void Engine::retire(Job job, GenerationResult result, bool failed) {
 // ---- engine thread: one stream
 
 GenerationResult Engine::serve(const Job& job) {
-  Stream stream(job, /*slot_index=*/0, pages_, tokenizer_);
-  for (const auto* ids : {&stream.request.end_ids, &stream.request.stop_token_ids}) {
-    for (const int32_t id : *ids) {
-      if (id >= 0 && id < capacity_.vocab) stream.banned_early.push_back(id);
-    }
-  }
+  Stream stream(job, /*slot_index=*/0, pages_, tokenizer_, TokenRules(job.request, tokens_mask_, capacity_.vocab));
   model_->reset_sequence(stream.slot);
   while (!stream.result) {
     if (stream.generation.cancelled()) {
@@ -254,27 +290,65 @@ void Engine::after_step() {
 }
 
 /// Up to the next multiple of prefill_rows: cuts lie on one grid from position 0 wherever a prompt is resumed
-/// (00-decisions §4).
+/// (00-decisions §4). With prompt_logprobs every row needs logits, so the chunks are as short as their buffer.
 void Engine::prefill_chunk(Stream& stream) {
-  const int64_t grid_end = (stream.position / limits_.prefill_rows + 1) * limits_.prefill_rows;
-  const int64_t chunk_end = std::min(stream.prompt_tokens(), grid_end);
+  const bool all_logits = stream.request.prompt_logprobs >= 0;
+  const int64_t grid = all_logits ? std::min(limits_.prefill_rows, capacity_.logit_rows) : limits_.prefill_rows;
+  const int64_t first = stream.position;
+  const int64_t chunk_end = std::min(stream.prompt_tokens(), (first / grid + 1) * grid);
   const bool last = chunk_end == stream.prompt_tokens();
-  const auto chunk =
-      std::span(stream.request.prompt)
-          .subspan(static_cast<std::size_t>(stream.position), static_cast<std::size_t>(chunk_end - stream.position));
-  forward(stream, chunk, SegmentKind::kPrompt, last);
-  if (last) draw(stream);
+  const auto rows = static_cast<std::size_t>(chunk_end - first);
+  std::vector<int32_t> logit_rows(all_logits ? rows : last ? 1 : 0);
+  std::iota(logit_rows.begin(), logit_rows.end(), static_cast<int32_t>(rows - logit_rows.size()));
+  forward(stream, std::span(stream.request.prompt).subspan(static_cast<std::size_t>(first), rows), SegmentKind::kPrompt,
+          logit_rows);
+  if (all_logits) read_prompt_logprobs(stream, first);
+  if (last) draw(stream, static_cast<int>(logit_rows.size()) - 1);
+}
+
+/// The rows of [first, position) give the logprobs of the tokens after them, as far as these belong to the prompt.
+void Engine::read_prompt_logprobs(Stream& stream, int64_t first) {
+  const GenerationRequest& request = stream.request;
+  const int64_t next_end = std::min(stream.position + 1, stream.prompt_tokens());
+  const auto count = static_cast<std::size_t>(next_end - first - 1);
+  // A bias beyond all logits makes the greedy pick the prompt's own token, whose raw logprob the bias leaves alone.
+  constexpr float kCertain = 1e30F;
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  std::vector<LogitBias> own(count);
+  std::vector<SampleRow> rows(count);
+  std::vector<SampledToken> picked(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    own[i] = {request.prompt[static_cast<std::size_t>(first) + i + 1], kCertain};
+    rows[i].logits_row = static_cast<int>(i);
+    rows[i].params = &greedy;
+    rows[i].logprobs = request.prompt_logprobs;
+    rows[i].mask = tokens_mask_;
+    rows[i].biases = {&own[i], 1};
+  }
+  model_->sample(rows, picked);
+  if (first == 0) stream.prompt_logprobs.push_back({request.prompt.front(), std::nullopt, {}});
+  for (std::size_t i = 0; i < count; ++i) {
+    TokenLogprobs entry = logprobs_of(picked[i]);
+    if (entry.id != own[i].id) {  // an id without a token: masked
+      entry.id = own[i].id;
+      entry.logprob = -std::numeric_limits<float>::infinity();
+    }
+    stream.prompt_logprobs.push_back(std::move(entry));
+  }
+  if (next_end == stream.prompt_tokens()) stream.generation.set_prompt_logprobs(std::move(stream.prompt_logprobs));
 }
 
 void Engine::decode_step(Stream& stream) {
   const int32_t token = stream.pending;
-  forward(stream, {&token, 1}, SegmentKind::kWindow, true);
+  const int32_t row = 0;
+  forward(stream, {&token, 1}, SegmentKind::kWindow, {&row, 1});
   model_->commit(stream.slot, 1);
-  draw(stream);
+  draw(stream, 0);
 }
 
-/// Logits, if wanted, are those of the last row.
-void Engine::forward(Stream& stream, std::span<const int32_t> tokens, SegmentKind kind, bool wants_logits) {
+void Engine::forward(Stream& stream, std::span<const int32_t> tokens, SegmentKind kind,
+                     std::span<const int32_t> logit_rows) {
   const int rows = static_cast<int>(tokens.size());
   stream.pages.reserve_tokens(stream.position + rows);
   const Segment segment{.slot = stream.slot,
@@ -283,20 +357,14 @@ void Engine::forward(Stream& stream, std::span<const int32_t> tokens, SegmentKin
                         .rows = rows,
                         .kind = kind,
                         .pages = stream.pages.ids()};
-  const int last_row = rows - 1;
-  model_->forward({.token_ids = tokens,
-                   .segments = {&segment, 1},
-                   .logit_rows = {&last_row, wants_logits ? std::size_t{1} : std::size_t{0}}});
+  model_->forward({.token_ids = tokens, .segments = {&segment, 1}, .logit_rows = logit_rows});
   stream.position += rows;
 }
 
 /// The token after the last forwarded row.
-void Engine::draw(Stream& stream) {
-  SampleRow row;
-  row.position = stream.position;
-  row.params = &stream.request.sampling;
-  row.mask = tokens_mask_;
-  if (stream.completion < stream.request.min_tokens) row.banned = stream.banned_early;
+void Engine::draw(Stream& stream, int logits_row) {
+  SampleRow row = stream.rules.next_row(stream.position);
+  row.logits_row = logits_row;
   SampledToken token;
   model_->sample({&row, 1}, {&token, 1});
   if (token.status != SampleStatus::kPicked) {
@@ -306,12 +374,14 @@ void Engine::draw(Stream& stream) {
     return;
   }
   stream.pending = token.id;
-  deliver(stream, token.id);
+  stream.rules.take(token.id);
+  deliver(stream, token);
 }
 
 /// Hands out one token and applies the end conditions in the order of spec 40 §11.
-void Engine::deliver(Stream& stream, int32_t id) {
+void Engine::deliver(Stream& stream, const SampledToken& token) {
   const GenerationRequest& request = stream.request;
+  const int32_t id = token.id;
   ++stream.completion;
   const bool is_end = contains(request.end_ids, id);
   const bool is_stop = !is_end && contains(request.stop_token_ids, id);
@@ -319,7 +389,9 @@ void Engine::deliver(Stream& stream, int32_t id) {
   std::vector<text::ReplyDelta> deltas;
   bool stop_string = false;
   if (!is_end && (!is_stop || request.reply.include_stop)) stop_string = stream.parser.push(id, deltas);
-  stream.generation.publish({&id, 1}, std::move(deltas));
+  std::vector<TokenLogprobs> logprobs;
+  if (request.logprobs >= 0) logprobs.push_back(logprobs_of(token));
+  stream.generation.publish({&id, 1}, std::move(deltas), std::move(logprobs));
 
   if (is_end || is_stop) {
     end(stream, FinishReason::kStop);

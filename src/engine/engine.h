@@ -57,6 +57,8 @@ class Engine {
 
   /// Queues a request; requests run in this order. Throws SubmitError.
   std::shared_ptr<Generation> submit(GenerationRequest request);
+  /// Queues the choices of one client request, all or none: where one would be taken, so are they all.
+  std::vector<std::shared_ptr<Generation>> submit(std::vector<GenerationRequest> requests);
 
   EngineStatus status() const;
   const EngineLimits& limits() const { return limits_; }
@@ -79,9 +81,10 @@ class Engine {
   void after_step();
   void prefill_chunk(Stream& stream);
   void decode_step(Stream& stream);
-  void forward(Stream& stream, std::span<const int32_t> tokens, SegmentKind kind, bool wants_logits);
-  void draw(Stream& stream);
-  void deliver(Stream& stream, int32_t id);
+  void forward(Stream& stream, std::span<const int32_t> tokens, SegmentKind kind, std::span<const int32_t> logit_rows);
+  void read_prompt_logprobs(Stream& stream, int64_t first);
+  void draw(Stream& stream, int logits_row);
+  void deliver(Stream& stream, const SampledToken& token);
   void end(Stream& stream, FinishReason reason);
 
   const std::unique_ptr<ModelRunner> model_;

@@ -1,6 +1,7 @@
 #include "engine/generation.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace glm53::engine {
@@ -12,6 +13,8 @@ std::optional<GenerationEvent> Generation::next(std::chrono::milliseconds timeou
   if (!ready_.wait_for(lock, patience, [this] { return !deltas_.empty() || result_; })) return std::nullopt;
   GenerationEvent event;
   event.tokens = std::exchange(tokens_, {});
+  event.logprobs = std::exchange(logprobs_, {});
+  event.prompt_logprobs = std::exchange(prompt_logprobs_, {});
   if (!deltas_.empty()) {
     event.deltas = std::exchange(deltas_, {});
   } else {
@@ -20,10 +23,12 @@ std::optional<GenerationEvent> Generation::next(std::chrono::milliseconds timeou
   return event;
 }
 
-void Generation::publish(std::span<const int32_t> tokens, std::vector<text::ReplyDelta> deltas) {
+void Generation::publish(std::span<const int32_t> tokens, std::vector<text::ReplyDelta> deltas,
+                         std::vector<TokenLogprobs> logprobs) {
   {
     const std::lock_guard lock(mutex_);
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    std::move(logprobs.begin(), logprobs.end(), std::back_inserter(logprobs_));
     for (text::ReplyDelta& delta : deltas) {
       if (!deltas_.empty() && deltas_.back().channel == delta.channel) {
         deltas_.back().text += delta.text;
@@ -34,6 +39,11 @@ void Generation::publish(std::span<const int32_t> tokens, std::vector<text::Repl
     if (deltas_.empty()) return;
   }
   ready_.notify_one();
+}
+
+void Generation::set_prompt_logprobs(std::vector<TokenLogprobs> logprobs) {
+  const std::lock_guard lock(mutex_);
+  prompt_logprobs_ = std::move(logprobs);
 }
 
 void Generation::finish(GenerationResult result) {

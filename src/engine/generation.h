@@ -20,8 +20,13 @@ struct GenerationRequest {
   std::string id;               ///< for logs
   std::vector<int32_t> prompt;  ///< token ids, at least one
   SamplingParams sampling;
-  int64_t max_tokens = 0;               ///< >= 1; prompt + max_tokens <= context
-  int64_t min_tokens = 0;               ///< end and stop ids are banned before this many tokens
+  std::vector<LogitBias> biases;                ///< each id once
+  std::vector<int32_t> allowed_ids;             ///< empty: all
+  std::vector<std::vector<int32_t>> bad_words;  ///< token sequences of which the last is never drawn after the others
+  int logprobs = -1;                            ///< −1 off, else also this many of the largest, up to kMaxTopLogprobs
+  int prompt_logprobs = -1;                     ///< the same for the prompt's own tokens
+  int64_t max_tokens = 0;                       ///< >= 1; prompt + max_tokens <= context
+  int64_t min_tokens = 0;                       ///< end and stop ids are banned before this many tokens
   std::vector<int32_t> end_ids;         ///< any of these ends the reply; its text is never output. Empty: ignore_eos
   std::vector<int32_t> stop_token_ids;  ///< request's own stop ids; output only with reply.include_stop
   text::ReplyOptions reply;
@@ -45,6 +50,13 @@ struct GenerationResult {
   std::string error;          ///< kFailed only
 };
 
+/// Raw logprobs (SampledToken::logprob) at one token's place.
+struct TokenLogprobs {
+  int32_t id = -1;
+  std::optional<float> logprob;   ///< nothing stands before the prompt's first token
+  std::vector<TokenLogprob> top;  ///< the largest, descending
+};
+
 /// Either deltas or the result: an event that carries text is never the last one.
 struct GenerationEvent {
   std::vector<text::ReplyDelta> deltas;
@@ -52,6 +64,8 @@ struct GenerationEvent {
   /// Ids kept since the last event, the ending one included. A token whose text is held back (part of a character, of a
   /// stop string) comes with the next event, so ids and text of one event need not match.
   std::vector<int32_t> tokens;
+  std::vector<TokenLogprobs> logprobs;         ///< of `tokens`, one each; empty unless asked for
+  std::vector<TokenLogprobs> prompt_logprobs;  ///< of the whole prompt, in the first event; empty unless asked for
 };
 
 /// A running reply, shared between the engine and one reader. Thread-safe.
@@ -66,7 +80,11 @@ class Generation {
 
   // Engine side.
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
-  void publish(std::span<const int32_t> tokens, std::vector<text::ReplyDelta> deltas);
+  /// `logprobs`: one a token, or none.
+  void publish(std::span<const int32_t> tokens, std::vector<text::ReplyDelta> deltas,
+               std::vector<TokenLogprobs> logprobs = {});
+  /// Before the first publish().
+  void set_prompt_logprobs(std::vector<TokenLogprobs> logprobs);
   void finish(GenerationResult result);
 
  private:
@@ -74,6 +92,8 @@ class Generation {
   std::condition_variable ready_;
   std::vector<text::ReplyDelta> deltas_;
   std::vector<int32_t> tokens_;
+  std::vector<TokenLogprobs> logprobs_;
+  std::vector<TokenLogprobs> prompt_logprobs_;
   std::optional<GenerationResult> result_;
   std::atomic<bool> cancelled_{false};
 };

@@ -16,8 +16,8 @@ namespace glm53::server {
 class Generator {
  public:
   virtual ~Generator() = default;
-  /// Throws engine::SubmitError.
-  virtual std::shared_ptr<engine::Generation> submit(engine::GenerationRequest request) = 0;
+  /// Takes all requests or none. Throws engine::SubmitError.
+  virtual std::vector<std::shared_ptr<engine::Generation>> submit(std::vector<engine::GenerationRequest> requests) = 0;
   virtual engine::EngineStatus status() const = 0;
   virtual int64_t context() const = 0;  ///< tokens of prompt and reply together
 };

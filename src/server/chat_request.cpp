@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "server/api_error.h"
 #include "server/json_get.h"
@@ -14,7 +15,6 @@ using text::PromptJson;
 constexpr size_t kMaxTools = 1024;
 
 constexpr UnsupportedField kUnsupported[] = {
-    {"logprobs", Neutral::kFalse},          {"top_logprobs", Neutral::kZero},
     {"chat_template", Neutral::kNothing},   {"documents", Neutral::kEmpty},
     {"functions", Neutral::kEmpty},         {"function_call", Neutral::kNothing},
     {"separate_reasoning", Neutral::kTrue}, {"thinking_token_budget", Neutral::kNothing},
@@ -227,11 +227,24 @@ void check_modalities(const PromptJson& body) {
   }
 }
 
-void check_logprobs(const PromptJson& body) {
-  const int64_t top = opt_int(body, "top_logprobs", -1, 1 << 30).value_or(0);
-  if (top != 0 && !opt_bool(body, "logprobs").value_or(false)) {
+/// −1: none.
+int read_logprobs(const PromptJson& body) {
+  const bool wanted = opt_bool(body, "logprobs").value_or(false);
+  const int64_t top = opt_int(body, "top_logprobs", 0, std::numeric_limits<int32_t>::max()).value_or(0);
+  if (top != 0 && !wanted) {
     throw bad_field("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.");
   }
+  if (top > kMaxTopLogprobs) throw too_many_logprobs("top_logprobs", top);
+  return wanted ? static_cast<int>(top) : -1;
+}
+
+/// The final message's text where it is the assistant's.
+std::string read_echo(const PromptJson& body, const PromptJson& final_message) {
+  if (!opt_bool(body, "echo").value_or(false)) return {};
+  const PromptJson* role = final_message.find("role");
+  const PromptJson* content = final_message.find("content");
+  const bool own = role != nullptr && role->is_string() && role->as_string() == "assistant";
+  return own && content != nullptr && content->is_string() ? content->as_string() : std::string();
 }
 
 }  // namespace
@@ -240,7 +253,7 @@ ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules)
   const PromptJson json = parse_body(body);
   ChatRequest request;
   request.common = read_common_fields(json, rules);
-  check_logprobs(json);
+  request.common.logprobs = read_logprobs(json);
   check_modalities(json);
   refuse_unsupported(json, kUnsupported);
   request.include_reasoning = opt_bool(json, "include_reasoning").value_or(true);
@@ -248,6 +261,7 @@ ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules)
   request.prompt.tools = read_tools(json);
   check_tool_choice(json, !request.prompt.tools.empty());
   read_template(json, rules, request.prompt);
+  request.echo = read_echo(json, request.prompt.messages.back());
   return request;
 }
 

@@ -1,6 +1,7 @@
 // The body of POST /v1/chat/completions, checked (spec 40 §2.2, §6.1). Needs neither model nor tokenizer.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "server/request_fields.h"
@@ -12,6 +13,7 @@ struct ChatRequest {
   CommonFields common;
   text::ChatPromptInput prompt;
   bool include_reasoning = true;
+  std::string echo;  ///< text of the final assistant message, which the reply repeats; empty without echo
 };
 
 /// Throws ApiError naming the field.

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "server/api_error.h"
 #include "server/json_get.h"
@@ -15,24 +16,16 @@ namespace {
 using text::PromptJson;
 
 constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxBadWords = 256;
 constexpr int64_t kMaxCount = int64_t{1} << 40;  // of tokens: more than any context, and sums cannot overflow
 
 constexpr UnsupportedField kUnsupported[] = {
-    {"logit_bias", Neutral::kEmpty},
-    {"presence_penalty", Neutral::kZero},
-    {"frequency_penalty", Neutral::kZero},
-    {"repetition_penalty", Neutral::kOne},
-    {"bad_words", Neutral::kEmpty},
-    {"allowed_token_ids", Neutral::kNothing},
     {"prompt_logprobs", Neutral::kNothing},
     {"structured_outputs", Neutral::kNothing},
     {"guided_json", Neutral::kNothing},
     {"guided_regex", Neutral::kNothing},
     {"guided_choice", Neutral::kNothing},
     {"guided_grammar", Neutral::kNothing},
-    {"truncate_prompt_tokens", Neutral::kNothing},
-    {"echo", Neutral::kFalse},
-    {"best_of", Neutral::kOne},
     {"use_beam_search", Neutral::kFalse},
     {"return_token_ids", Neutral::kFalse},
     {"return_tokens_as_token_ids", Neutral::kFalse},
@@ -75,10 +68,55 @@ void check_model(const PromptJson& body, const std::string& served) {
   }
 }
 
-void check_choices(const PromptJson& body) {
-  if (opt_int(body, "n", 1, std::numeric_limits<int32_t>::max()).value_or(1) > 1) {
-    throw bad_field("n", "n above 1 is not supported by this version: send one request for each choice");
+int read_choices(const PromptJson& body, int most, const SamplingParams& sampling) {
+  const int64_t n = opt_int(body, "n", 1, most).value_or(1);
+  if (n > 1 && sampling.greedy()) throw bad_field("n", "n must be 1 when using greedy sampling");
+  const auto best_of = opt_int(body, "best_of", 1, std::numeric_limits<int32_t>::max());
+  if (best_of && *best_of > n) throw bad_field("best_of", "best_of above n is not supported");
+  return static_cast<int>(n);
+}
+
+/// An object of token ids (its keys) and values, which are clamped to ±100.
+std::vector<LogitBias> read_biases(const PromptJson& body, int32_t vocab) {
+  std::vector<LogitBias> biases;
+  const PromptJson* object = opt_object(body, "logit_bias");
+  if (object == nullptr) return biases;
+  std::set<int32_t> seen;
+  for (const auto& [key, value] : object->members()) {
+    int32_t id = -1;
+    const auto result = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (result.ec != std::errc() || result.ptr != key.data() + key.size() || id < 0 || id >= vocab) {
+      throw bad_field("logit_bias", "logit_bias must map token ids below " + std::to_string(vocab) + " to numbers");
+    }
+    if (!seen.insert(id).second) throw bad_field("logit_bias", "logit_bias names token " + key + " twice");
+    const std::string path = "logit_bias.";
+    const auto bias = opt_number(*object, key, -DBL_MAX, DBL_MAX, path);
+    if (bias) biases.push_back({id, static_cast<float>(std::clamp(*bias, -100.0, 100.0))});
   }
+  return biases;
+}
+
+std::vector<std::string> read_bad_words(const PromptJson& body) {
+  std::vector<std::string> words;
+  const PromptJson::Array* items = opt_array(body, "bad_words");
+  if (items == nullptr) return words;
+  if (items->size() > kMaxBadWords) throw bad_field("bad_words", "bad_words must hold at most 256 strings");
+  for (size_t i = 0; i < items->size(); ++i) {
+    const std::string field = "bad_words[" + std::to_string(i) + "]";
+    if (!(*items)[i].is_string() || (*items)[i].as_string().empty()) {
+      throw bad_field(field, field + " must be a string that is not empty");
+    }
+    words.push_back((*items)[i].as_string());
+  }
+  return words;
+}
+
+/// A word as the reply may spell it: as written, and after a space where that makes another token of the same word.
+void add_bad_word(const std::string& word, const text::Tokenizer& tokenizer, std::vector<std::vector<int32_t>>& out) {
+  const std::vector<int32_t> plain = tokenizer.encode(word);
+  const std::vector<int32_t> spaced = tokenizer.encode(' ' + word);
+  out.push_back(plain);
+  if (spaced.size() == plain.size() && spaced.front() != plain.front()) out.push_back(spaced);
 }
 
 void read_sampling(const PromptJson& body, const GenerationDefaults& defaults, SamplingParams& sampling) {
@@ -89,6 +127,12 @@ void read_sampling(const PromptJson& body, const GenerationDefaults& defaults, S
   sampling.top_k = static_cast<int>(
       std::max<int64_t>(0, opt_int(body, "top_k", -1, std::numeric_limits<int32_t>::max()).value_or(0)));
   sampling.min_p = static_cast<float>(opt_number(body, "min_p", 0, 1).value_or(0));
+  sampling.presence = static_cast<float>(opt_number(body, "presence_penalty", -2, 2).value_or(0));
+  sampling.frequency = static_cast<float>(opt_number(body, "frequency_penalty", -2, 2).value_or(0));
+  const double repetition = opt_number(body, "repetition_penalty", 0, DBL_MAX).value_or(1);
+  if (repetition == 0) throw bad_field("repetition_penalty", "repetition_penalty must be above 0");
+  // Beyond these bounds every logit is as good as zero or infinite, and infinity is no logit.
+  sampling.repetition = static_cast<float>(std::clamp(repetition, 1e-20, 1e20));
   const auto seed = opt_int(body, "seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   if (seed) {
     sampling.seed = static_cast<uint64_t>(*seed);
@@ -119,13 +163,20 @@ std::vector<std::string> read_stop(const PromptJson& body) {
   return texts;
 }
 
-std::vector<int32_t> read_stop_ids(const PromptJson& body, int32_t vocab) {
+std::vector<int32_t> read_ids(const PromptJson& body, const std::string& key, int32_t vocab) {
   std::vector<int32_t> ids;
-  if (const PromptJson::Array* items = opt_array(body, "stop_token_ids")) {
+  if (const PromptJson::Array* items = opt_array(body, key)) {
     for (size_t i = 0; i < items->size(); ++i) {
-      ids.push_back(
-          static_cast<int32_t>(require_int((*items)[i], "stop_token_ids[" + std::to_string(i) + "]", 0, vocab - 1)));
+      ids.push_back(static_cast<int32_t>(require_int((*items)[i], key + '[' + std::to_string(i) + ']', 0, vocab - 1)));
     }
+  }
+  return ids;
+}
+
+std::vector<int32_t> read_allowed_ids(const PromptJson& body, int32_t vocab) {
+  std::vector<int32_t> ids = read_ids(body, "allowed_token_ids", vocab);
+  if (ids.empty() && body.find("allowed_token_ids") != nullptr) {
+    throw bad_field("allowed_token_ids", "allowed_token_ids must not be empty");
   }
   return ids;
 }
@@ -138,9 +189,7 @@ void read_stream(const PromptJson& body, CommonFields& fields) {
     throw bad_field("stream_options", "Stream options can only be defined when `stream=True`.");
   }
   fields.include_usage = opt_bool(*options, "include_usage", "stream_options.").value_or(false);
-  if (opt_bool(*options, "continuous_usage_stats", "stream_options.").value_or(false)) {
-    throw unsupported("stream_options.continuous_usage_stats", "stream_options.continuous_usage_stats");
-  }
+  fields.continuous_usage = opt_bool(*options, "continuous_usage_stats", "stream_options.").value_or(false);
 }
 
 void check_response_format(const PromptJson& body) {
@@ -163,16 +212,23 @@ void refuse_unsupported(const PromptJson& body, std::span<const UnsupportedField
 CommonFields read_common_fields(const PromptJson& body, const RequestRules& rules) {
   CommonFields fields;
   check_model(body, rules.settings.model.served_name);
-  check_choices(body);
   check_response_format(body);
   refuse_unsupported(body, kUnsupported);
   read_sampling(body, rules.defaults, fields.sampling);
+  fields.choices = read_choices(body, rules.settings.api.max_n, fields.sampling);
+  fields.biases = read_biases(body, rules.defaults.vocab);
+  fields.allowed_token_ids = read_allowed_ids(body, rules.defaults.vocab);
+  fields.bad_words = read_bad_words(body);
+  fields.truncate_prompt = opt_int(body, "truncate_prompt_tokens", -1, kMaxCount);
+  if (fields.truncate_prompt == 0) {
+    throw bad_field("truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or at least 1");
+  }
   fields.max_tokens = opt_int(body, "max_completion_tokens", 1, kMaxCount);
   const auto max_tokens = opt_int(body, "max_tokens", 1, kMaxCount);
   if (!fields.max_tokens) fields.max_tokens = max_tokens;
   fields.min_tokens = opt_int(body, "min_tokens", 0, kMaxCount).value_or(0);
   fields.stop = read_stop(body);
-  fields.stop_token_ids = read_stop_ids(body, rules.defaults.vocab);
+  fields.stop_token_ids = read_ids(body, "stop_token_ids", rules.defaults.vocab);
   fields.include_stop = opt_bool(body, "include_stop_str_in_output").value_or(false);
   fields.ignore_eos = opt_bool(body, "ignore_eos").value_or(false);
   fields.skip_special_tokens = opt_bool(body, "skip_special_tokens").value_or(true);
@@ -189,6 +245,11 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
 engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt, int64_t default_max,
                                           const ApiContext& api) {
   const int64_t context = api.generator.context();
+  if (fields.truncate_prompt) {
+    const int64_t fits = std::max<int64_t>(1, context - fields.max_tokens.value_or(1));
+    const int64_t kept = *fields.truncate_prompt < 0 ? fits : *fields.truncate_prompt;
+    if (kept < static_cast<int64_t>(prompt.size())) prompt.erase(prompt.begin(), prompt.end() - kept);
+  }
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const int64_t room = context - prompt_tokens;
   const int64_t max_tokens = fields.max_tokens.value_or(default_max > 0 ? std::min(room, default_max) : room);
@@ -208,6 +269,10 @@ engine::GenerationRequest make_generation(const CommonFields& fields, std::vecto
   engine::GenerationRequest request;
   request.prompt = std::move(prompt);
   request.sampling = fields.sampling;
+  request.biases = fields.biases;
+  request.allowed_ids = fields.allowed_token_ids;
+  for (const std::string& word : fields.bad_words) add_bad_word(word, api.tokenizer, request.bad_words);
+  request.logprobs = fields.logprobs;
   request.max_tokens = max_tokens;
   request.min_tokens = fields.min_tokens;
   request.stop_token_ids = fields.stop_token_ids;
@@ -221,6 +286,18 @@ engine::GenerationRequest make_generation(const CommonFields& fields, std::vecto
   request.reply.stop_in_reasoning = settings.stop_scope == "all";
   request.reply.flush_partial_utf8 = settings.flush_partial_utf8;
   return request;
+}
+
+void add_choices(const engine::GenerationRequest& request, int choices, std::vector<engine::GenerationRequest>& out) {
+  for (int j = 0; j < choices; ++j) {
+    out.push_back(request);
+    out.back().sampling.choice = static_cast<uint32_t>(j);
+  }
+}
+
+ApiError too_many_logprobs(const char* field, int64_t wanted) {
+  return bad_field(field, "Requested sample logprobs of " + std::to_string(wanted) +
+                              ", which is greater than max allowed: " + std::to_string(kMaxTopLogprobs));
 }
 
 }  // namespace glm53::server

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/api_context.h"
+#include "server/api_error.h"
 #include "text/prompt_json.h"
 
 namespace glm53::server {
@@ -18,6 +19,12 @@ struct CommonFields {
   SamplingParams sampling;            ///< seed set, from OS entropy when the request has none
   std::optional<int64_t> max_tokens;  ///< >= 1
   int64_t min_tokens = 0;
+  int choices = 1;  ///< n
+  std::vector<LogitBias> biases;
+  std::vector<int32_t> allowed_token_ids;  ///< empty: all
+  std::vector<std::string> bad_words;
+  int logprobs = -1;                       ///< −1 off, else this many of the largest too
+  std::optional<int64_t> truncate_prompt;  ///< keep this many of the prompt's last tokens; −1: what the context holds
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool include_stop = false;
@@ -25,6 +32,7 @@ struct CommonFields {
   bool skip_special_tokens = true;
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage = false;
 };
 
 /// Which value of an unsupported field changes nothing.
@@ -45,5 +53,11 @@ CommonFields read_common_fields(const text::PromptJson& body, const RequestRules
 /// the context. Throws ApiError 400 context_length_exceeded, or when min_tokens exceeds the limit.
 engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt, int64_t default_max,
                                           const ApiContext& api);
+
+/// Appends one request a choice, which differ in the key of their noise.
+void add_choices(const engine::GenerationRequest& request, int choices, std::vector<engine::GenerationRequest>& out);
+
+/// The error of a top_logprobs or logprobs beyond kMaxTopLogprobs (spec 40 §6.1).
+ApiError too_many_logprobs(const char* field, int64_t wanted);
 
 }  // namespace glm53::server

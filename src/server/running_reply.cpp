@@ -34,22 +34,19 @@ void check_finished(const engine::GenerationResult& result) {
 
 }  // namespace
 
-RunningReply::RunningReply(engine::GenerationRequest request, const ApiContext& api) {
+RunningReply::RunningReply(std::shared_ptr<engine::Generation> generation, const engine::GenerationRequest& request,
+                           const ApiContext& api)
+    : generation_(std::move(generation)), prompt_tokens_(static_cast<int64_t>(request.prompt.size())) {
   const auto& eos = api.rules.defaults.eos_ids;
   for (const std::string& stop : request.reply.stop) {
     if (const auto id = api.tokenizer.added_id(stop)) marker_stops_.emplace_back(*id, stop);
   }
   reported_ids_ = request.stop_token_ids;
   if (eos.size() > 1) reported_ids_.insert(reported_ids_.end(), eos.begin() + 1, eos.end());
-  try {
-    generation_ = api.generator.submit(std::move(request));
-  } catch (const engine::SubmitError& error) {
-    throw refusal(error);
-  }
 }
 
 RunningReply::~RunningReply() {
-  if (generation_ != nullptr && !finished_) generation_->cancel();
+  if (!finished_) generation_->cancel();
 }
 
 std::optional<engine::GenerationEvent> RunningReply::next(const std::function<bool()>& client_gone,
@@ -58,39 +55,35 @@ std::optional<engine::GenerationEvent> RunningReply::next(const std::function<bo
   while (true) {
     auto event = generation_->next(kLook);
     if (client_gone()) throw ClientGone();
-    if (event && event->result) finished_ = true;
-    if (event) tokens_.insert(tokens_.end(), event->tokens.begin(), event->tokens.end());
+    if (event) {
+      finished_ = event->result.has_value();
+      tokens_.insert(tokens_.end(), event->tokens.begin(), event->tokens.end());
+    }
     if (event || std::chrono::steady_clock::now() >= deadline) return event;
   }
 }
 
-engine::GenerationResult RunningReply::collect(const std::function<bool()>& client_gone,
-                                               const std::function<void(const text::ReplyDelta&)>& take) {
+engine::GenerationResult RunningReply::collect(const std::function<bool()>& client_gone, const Take& take) {
   while (true) {
-    const auto event = next(client_gone, std::chrono::hours(1));
+    auto event = next(client_gone, std::chrono::hours(1));
     if (!event) continue;
-    for (const text::ReplyDelta& delta : event->deltas) take(delta);
-    if (event->result) {
-      check_finished(*event->result);
-      return *event->result;
-    }
+    if (event->result) check_finished(*event->result);
+    take(*event);
+    if (event->result) return *event->result;
   }
 }
 
-engine::GenerationResult RunningReply::stream(SseWriter& out, std::chrono::seconds keepalive,
-                                              const std::function<void(const text::ReplyDelta&)>& take) {
+engine::GenerationResult RunningReply::stream(SseWriter& out, std::chrono::seconds keepalive, const Take& take) {
   const auto patience = keepalive.count() > 0 ? std::chrono::milliseconds(keepalive) : std::chrono::hours(1);
   while (true) {
-    const auto event = next([&out] { return out.client_gone(); }, patience);
+    auto event = next([&out] { return out.client_gone(); }, patience);
     if (!event) {
       if (keepalive.count() > 0) out.comment("keepalive");
       continue;
     }
-    for (const text::ReplyDelta& delta : event->deltas) take(delta);
-    if (event->result) {
-      check_finished(*event->result);
-      return *event->result;
-    }
+    if (event->result) check_finished(*event->result);
+    take(*event);
+    if (event->result) return *event->result;
   }
 }
 
@@ -109,12 +102,18 @@ nlohmann::ordered_json RunningReply::stop_reason(const engine::GenerationResult&
   return reported ? nlohmann::ordered_json(*result.stop_id) : nlohmann::ordered_json();
 }
 
-nlohmann::ordered_json RunningReply::usage(const engine::GenerationResult& result) {
-  return {{"prompt_tokens", result.prompt_tokens},
-          {"total_tokens", result.prompt_tokens + result.completion_tokens},
-          {"completion_tokens", result.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", result.cached_tokens}}},
-          {"completion_tokens_details", {{"reasoning_tokens", result.reasoning_tokens}}}};
+RunningReplies submit_choices(std::vector<engine::GenerationRequest> requests, const ApiContext& api) {
+  std::vector<std::shared_ptr<engine::Generation>> generations;
+  try {
+    generations = api.generator.submit(requests);
+  } catch (const engine::SubmitError& error) {
+    throw refusal(error);
+  }
+  RunningReplies replies;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    replies.push_back(std::make_unique<RunningReply>(std::move(generations[i]), requests[i], api));
+  }
+  return replies;
 }
 
 std::string random_id() {

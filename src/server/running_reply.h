@@ -7,6 +7,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "server/api_context.h"
 #include "server/http_types.h"
@@ -17,8 +19,9 @@ namespace glm53::server {
 /// Owns the request: leaving a handler in any way before the result has been read cancels it.
 class RunningReply {
  public:
-  /// Submits. Throws ApiError: 429 when the queue is full, 503 when nothing is accepted, 400.
-  RunningReply(engine::GenerationRequest request, const ApiContext& api);
+  /// `request` is the one that `generation` answers.
+  RunningReply(std::shared_ptr<engine::Generation> generation, const engine::GenerationRequest& request,
+               const ApiContext& api);
   ~RunningReply();
   RunningReply(const RunningReply&) = delete;
   RunningReply& operator=(const RunningReply&) = delete;
@@ -27,13 +30,14 @@ class RunningReply {
   std::optional<engine::GenerationEvent> next(const std::function<bool()>& client_gone,
                                               std::chrono::milliseconds patience);
 
-  /// Reads a whole reply, handing over each delta. Throws ClientGone, and ApiError when the engine did not finish it.
-  engine::GenerationResult collect(const std::function<bool()>& client_gone,
-                                   const std::function<void(const text::ReplyDelta&)>& take);
+  /// What takes the events of a reply, the last one included.
+  using Take = std::function<void(engine::GenerationEvent&)>;
+  /// Reads a whole reply. Throws ClientGone, and ApiError when the engine did not finish it.
+  engine::GenerationResult collect(const std::function<bool()>& client_gone, const Take& take);
+  /// Streams a whole reply: `take` sends each event; comments keep a silent connection open.
+  engine::GenerationResult stream(SseWriter& out, std::chrono::seconds keepalive, const Take& take);
 
-  /// Streams a whole reply: `take` sends each delta; comments keep a silent connection open.
-  engine::GenerationResult stream(SseWriter& out, std::chrono::seconds keepalive,
-                                  const std::function<void(const text::ReplyDelta&)>& take);
+  int64_t prompt_tokens() const { return prompt_tokens_; }
 
   /// Ids of the reply so far, the ending one included.
   const std::vector<int32_t>& tokens() const { return tokens_; }
@@ -42,15 +46,20 @@ class RunningReply {
   static const char* finish_reason(const engine::GenerationResult& result);
   /// The stop string, the id for a request's own stop ids and secondary end-of-sequence ids, else null.
   nlohmann::ordered_json stop_reason(const engine::GenerationResult& result) const;
-  static nlohmann::ordered_json usage(const engine::GenerationResult& result);
 
  private:
   std::shared_ptr<engine::Generation> generation_;
   bool finished_ = false;
+  int64_t prompt_tokens_ = 0;
   std::vector<int32_t> tokens_;
   std::vector<int32_t> reported_ids_;                          ///< ids that stop_reason shows as numbers
   std::vector<std::pair<int32_t, std::string>> marker_stops_;  ///< stop strings that are one token
 };
+
+/// The choices of one client request, in the order of their index.
+using RunningReplies = std::vector<std::unique_ptr<RunningReply>>;
+/// Submits all or none. Throws ApiError: 429 when the queue is full, 503 when nothing is accepted, 400.
+RunningReplies submit_choices(std::vector<engine::GenerationRequest> requests, const ApiContext& api);
 
 /// Header that names a request in replies and logs.
 inline constexpr const char* kRequestId = "X-Request-Id";

@@ -24,8 +24,8 @@ using nlohmann::ordered_json;
 class EngineGenerator final : public Generator {
  public:
   explicit EngineGenerator(engine::Engine& engine) : engine_(engine) {}
-  std::shared_ptr<engine::Generation> submit(engine::GenerationRequest request) override {
-    return engine_.submit(std::move(request));
+  std::vector<std::shared_ptr<engine::Generation>> submit(std::vector<engine::GenerationRequest> requests) override {
+    return engine_.submit(std::move(requests));
   }
   engine::EngineStatus status() const override { return engine_.status(); }
   int64_t context() const override { return engine_.limits().context; }

@@ -108,6 +108,7 @@ struct ApiSettings {
   std::string reasoning_field = "both";     ///< both | reasoning_content | reasoning
   std::string stop_scope = "content";       ///< content | all
   bool flush_partial_utf8 = false;
+  int max_n = 8;             ///< most choices of a request
   int sse_keepalive_s = 15;  ///< 0 = off
 };
 

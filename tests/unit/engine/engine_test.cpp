@@ -275,6 +275,18 @@ TEST_F(EngineTest, HandsOverTheSamplingParameters) {
   EXPECT_EQ(seen.choice, 3U);
 }
 
+TEST_F(EngineTest, TheChoicesOfARequestAreTakenTogetherOrNotAtAll) {
+  model_.reply = {64, kEnd};
+  Engine& engine = start({.context = 60, .max_queued = 0, .prefill_rows = 64});
+  std::vector<GenerationRequest> choices(3, request());
+  const auto generations = engine.submit(choices);
+  ASSERT_EQ(generations.size(), 3U);
+  for (const auto& generation : generations) EXPECT_EQ(read_all(*generation).tokens, (std::vector<int32_t>{64, kEnd}));
+  choices[2].max_tokens = 0;
+  EXPECT_THROW(engine.submit(choices), SubmitError);
+  EXPECT_EQ(engine.status().waiting, 0);
+}
+
 TEST_F(EngineTest, RefusesBadRequests) {
   Engine& engine = start({.context = 20, .max_queued = 256, .prefill_rows = 64});
   const auto bad = [&](auto&& change) {
@@ -283,6 +295,16 @@ TEST_F(EngineTest, RefusesBadRequests) {
     EXPECT_EQ(refusal(engine, r), Kind::kBadRequest);
   };
   bad([](GenerationRequest& r) { r.prompt.clear(); });
+  bad([](GenerationRequest& r) { r.biases = {{4096, 1.0F}}; });
+  bad([](GenerationRequest& r) { r.biases = {{1, 1.0F}, {1, 2.0F}}; });
+  bad([](GenerationRequest& r) { r.biases = {{1, std::numeric_limits<float>::infinity()}}; });
+  bad([](GenerationRequest& r) { r.allowed_ids = {-1}; });
+  bad([](GenerationRequest& r) { r.bad_words = {{}}; });
+  bad([](GenerationRequest& r) { r.bad_words = {{1, 4096}}; });
+  bad([](GenerationRequest& r) { r.logprobs = kMaxTopLogprobs + 1; });
+  bad([](GenerationRequest& r) { r.prompt_logprobs = kMaxTopLogprobs + 1; });
+  bad([](GenerationRequest& r) { r.sampling.repetition = 0; });
+  bad([](GenerationRequest& r) { r.sampling.frequency = std::numeric_limits<float>::quiet_NaN(); });
   bad([](GenerationRequest& r) { r.prompt[1] = -1; });
   bad([](GenerationRequest& r) { r.prompt[1] = 4096; });
   bad([](GenerationRequest& r) { r.max_tokens = 0; });

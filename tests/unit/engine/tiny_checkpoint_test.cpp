@@ -25,7 +25,7 @@ std::unique_ptr<ModelRunner> load_runner(int64_t context, int prefill_rows) {
   auto backend = make_cpu_backend(geometry, {});
   const Checkpoint checkpoint = Checkpoint::open(kModel);
   ModelWeights weights = load_weights(CheckpointInventory(checkpoint, geometry), geometry, {}, *backend, {});
-  const CachePlan plan{.sequences = 1, .pages = pages_for(context), .max_rows = prefill_rows, .max_logit_rows = 1};
+  const CachePlan plan{.sequences = 1, .pages = pages_for(context), .max_rows = prefill_rows, .max_logit_rows = 16};
   return make_model_runner(std::make_unique<Glm53Model>(
       geometry, std::move(backend), std::make_unique<LocalCommunicator>(), std::move(weights), plan));
 }
@@ -62,18 +62,23 @@ class TinyCheckpoint : public ::testing::Test {
   struct Reply {
     std::vector<int32_t> tokens;
     std::string text;
+    std::vector<TokenLogprobs> logprobs;
+    std::vector<TokenLogprobs> prompt_logprobs;
     GenerationResult result;
   };
 
   static Reply read_all(Generation& generation) {
     Reply reply;
     for (;;) {
-      const std::optional<GenerationEvent> event = generation.next(std::chrono::minutes(2));
+      std::optional<GenerationEvent> event = generation.next(std::chrono::minutes(2));
       if (!event) {
         ADD_FAILURE() << "no event came";
         return reply;
       }
       reply.tokens.insert(reply.tokens.end(), event->tokens.begin(), event->tokens.end());
+      EXPECT_TRUE(event->logprobs.empty() || event->logprobs.size() == event->tokens.size());
+      for (TokenLogprobs& entry : event->logprobs) reply.logprobs.push_back(std::move(entry));
+      for (TokenLogprobs& entry : event->prompt_logprobs) reply.prompt_logprobs.push_back(std::move(entry));
       for (const text::ReplyDelta& delta : event->deltas) reply.text += delta.text;
       if (event->result) {
         reply.result = *event->result;
@@ -127,6 +132,64 @@ TEST_F(TinyCheckpoint, SeededRepliesDoNotDependOnChunks) {
     EXPECT_EQ(read_all(*cut->submit(r)).tokens, first.tokens);
     EXPECT_EQ(read_all(*whole->submit(r)).tokens, first.tokens);
   }
+}
+
+// A reply read as a prompt has the logprobs that it had as a reply, wherever the chunks of the prompt end.
+TEST_F(TinyCheckpoint, PromptLogprobsAreThoseOfTheReply) {
+  const auto engine = start(256);
+  const auto& golden = golden_->front();
+  GenerationRequest r = request(golden);
+  r.max_tokens = 20;
+  r.logprobs = 5;
+  const Reply reply = read_all(*engine->submit(r));
+  ASSERT_EQ(reply.logprobs.size(), reply.tokens.size());
+  EXPECT_TRUE(reply.prompt_logprobs.empty());
+  for (std::size_t i = 0; i < reply.tokens.size(); ++i) {
+    const TokenLogprobs& entry = reply.logprobs[i];
+    EXPECT_EQ(entry.id, reply.tokens[i]);
+    ASSERT_EQ(entry.top.size(), 5U);
+    EXPECT_EQ(entry.top[0].id, entry.id);  // greedy
+    EXPECT_EQ(entry.top[0].logprob, entry.logprob);
+    EXPECT_GE(entry.top[3].logprob, entry.top[4].logprob);
+  }
+
+  const std::size_t asked = r.prompt.size();
+  r.prompt.insert(r.prompt.end(), reply.tokens.begin(), reply.tokens.end() - 1);
+  r.max_tokens = 1;
+  r.end_ids.clear();
+  r.prompt_logprobs = 5;
+  const Reply again = read_all(*engine->submit(r));
+  ASSERT_EQ(again.tokens.size(), 1U);
+  EXPECT_EQ(again.tokens.front(), reply.tokens.back());
+  ASSERT_EQ(again.prompt_logprobs.size(), r.prompt.size());
+  EXPECT_FALSE(again.prompt_logprobs.front().logprob);
+  EXPECT_EQ(again.prompt_logprobs.front().id, r.prompt.front());
+  for (std::size_t i = 1; i < r.prompt.size(); ++i) {
+    const TokenLogprobs& entry = again.prompt_logprobs[i];
+    EXPECT_EQ(entry.id, r.prompt[i]);
+    ASSERT_TRUE(entry.logprob);
+    if (i < asked) continue;
+    // A window and a prompt sum in different orders, hence not the same bits.
+    const TokenLogprobs& drawn = reply.logprobs[i - asked];
+    EXPECT_NEAR(*entry.logprob, *drawn.logprob, 1e-3);
+    EXPECT_EQ(entry.top[0].id, drawn.top[0].id);
+  }
+}
+
+TEST_F(TinyCheckpoint, ABadWordAndABiasChangeTheGreedyReply) {
+  const auto engine = start(256);
+  GenerationRequest r = request(golden_->front());
+  const Reply plain = read_all(*engine->submit(r));
+  ASSERT_GE(plain.tokens.size(), 3U);
+  r.bad_words = {{plain.tokens[0], plain.tokens[1]}};
+  const Reply without = read_all(*engine->submit(r));
+  EXPECT_EQ(without.tokens[0], plain.tokens[0]);
+  EXPECT_NE(without.tokens[1], plain.tokens[1]);
+  r.bad_words.clear();
+  r.biases = {{77, 100.0F}};
+  r.max_tokens = 4;
+  r.end_ids.clear();
+  EXPECT_EQ(read_all(*engine->submit(r)).tokens, (std::vector<int32_t>{77, 77, 77, 77}));
 }
 
 }  // namespace

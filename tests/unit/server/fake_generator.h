@@ -23,13 +23,17 @@ class FakeGenerator final : public Generator {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  std::shared_ptr<engine::Generation> submit(engine::GenerationRequest request) override {
+  std::vector<std::shared_ptr<engine::Generation>> submit(std::vector<engine::GenerationRequest> requests) override {
     if (refuse) throw engine::SubmitError(*refuse, "refused");
-    auto generation = std::make_shared<engine::Generation>();
+    std::vector<std::shared_ptr<engine::Generation>> generations;
     const std::lock_guard lock(mutex_);
-    requests_.push_back(request);
-    threads_.emplace_back([generation, script = script, request] { script(*generation, request); });
-    return generation;
+    for (engine::GenerationRequest& request : requests) {
+      auto generation = std::make_shared<engine::Generation>();
+      requests_.push_back(request);
+      threads_.emplace_back([generation, script = script, request] { script(*generation, request); });
+      generations.push_back(std::move(generation));
+    }
+    return generations;
   }
   engine::EngineStatus status() const override { return current; }
   int64_t context() const override { return 512; }

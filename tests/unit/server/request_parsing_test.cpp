@@ -158,33 +158,22 @@ TEST(ChatRequest, NullIsAbsentEverywhere) {
 }
 
 TEST(ChatRequest, UnsupportedFieldsAreNamedUnlessNeutral) {
-  const std::pair<const char*, const char*> asks[] = {{"logit_bias", "{\"1\":1}"},
-                                                      {"presence_penalty", "0.1"},
-                                                      {"frequency_penalty", "-1"},
-                                                      {"repetition_penalty", "1.1"},
-                                                      {"bad_words", "[\"x\"]"},
-                                                      {"allowed_token_ids", "[1]"},
-                                                      {"prompt_logprobs", "1"},
+  const std::pair<const char*, const char*> asks[] = {{"prompt_logprobs", "1"},
                                                       {"structured_outputs", "{}"},
                                                       {"guided_json", "{}"},
                                                       {"guided_regex", "\"a\""},
                                                       {"guided_choice", "[\"a\"]"},
                                                       {"guided_grammar", "\"g\""},
-                                                      {"truncate_prompt_tokens", "5"},
-                                                      {"echo", "true"},
-                                                      {"best_of", "2"},
                                                       {"use_beam_search", "true"},
                                                       {"return_token_ids", "true"},
                                                       {"return_tokens_as_token_ids", "true"},
-                                                      {"logprobs", "true"},
                                                       {"documents", "[{}]"},
                                                       {"functions", "[{}]"},
                                                       {"function_call", "\"auto\""},
                                                       {"separate_reasoning", "false"},
                                                       {"thinking_token_budget", "100"},
                                                       {"chat_template", "\"{{}}\""},
-                                                      {"audio", "{}"},
-                                                      {"n", "3"}};
+                                                      {"audio", "{}"}};
   for (const auto& [name, value] : asks) {
     const ApiError error = chat_error(std::string("\"") + name + "\":" + value);
     EXPECT_EQ(error.status, 400) << name << ": " << error.what();
@@ -195,6 +184,91 @@ TEST(ChatRequest, UnsupportedFieldsAreNamedUnlessNeutral) {
                        R"("bad_words":[],"echo":false,"best_of":1,"use_beam_search":false,"logprobs":false,)"
                        R"("top_logprobs":0,"documents":[],"separate_reasoning":true,"n":1,)"
                        R"("response_format":{"type":"text"},"modalities":["text"])"));
+}
+
+TEST(ChatRequest, PenaltiesAndBiases) {
+  const ChatRequest request =
+      chat(R"("presence_penalty":-2,"frequency_penalty":1.5,"repetition_penalty":1.25,)"
+           R"("logit_bias":{"5":-100,"4095":250,"7":null,"0":0.5},"allowed_token_ids":[1,2],"bad_words":["a b","c"])");
+  EXPECT_FLOAT_EQ(request.common.sampling.presence, -2.0F);
+  EXPECT_FLOAT_EQ(request.common.sampling.frequency, 1.5F);
+  EXPECT_FLOAT_EQ(request.common.sampling.repetition, 1.25F);
+  ASSERT_EQ(request.common.biases.size(), 3U);
+  EXPECT_EQ(request.common.biases[0].id, 5);
+  EXPECT_EQ(request.common.biases[0].value, -100.0F);
+  EXPECT_EQ(request.common.biases[1].value, 100.0F);  // clamped
+  EXPECT_EQ(request.common.biases[2].value, 0.5F);
+  EXPECT_EQ(request.common.allowed_token_ids, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(request.common.bad_words, (std::vector<std::string>{"a b", "c"}));
+  EXPECT_FALSE(chat().common.sampling.penalizes());
+  EXPECT_GT(chat("\"repetition_penalty\":1e-300").common.sampling.repetition, 0.0F);
+}
+
+TEST(ChatRequest, PenaltiesAndBiasesOutOfRangeAreNamed) {
+  const std::pair<const char*, const char*> asks[] = {{"presence_penalty", "2.1"},
+                                                      {"presence_penalty", "\"1\""},
+                                                      {"frequency_penalty", "-2.1"},
+                                                      {"repetition_penalty", "0"},
+                                                      {"repetition_penalty", "-1"},
+                                                      {"logit_bias", "[]"},
+                                                      {"logit_bias", "{\"x\":1}"},
+                                                      {"logit_bias", "{\"4096\":1}"},
+                                                      {"logit_bias", "{\"-1\":1}"},
+                                                      {"logit_bias", "{\" 1\":1}"},
+                                                      {"logit_bias", "{\"1\":1,\"01\":1}"},
+                                                      {"allowed_token_ids", "[]"},
+                                                      {"allowed_token_ids", "\"1\""},
+                                                      {"bad_words", "\"x\""},
+                                                      {"min_tokens", "-1"},
+                                                      {"truncate_prompt_tokens", "0"},
+                                                      {"truncate_prompt_tokens", "-2"},
+                                                      {"best_of", "2"},
+                                                      {"echo", "1"},
+                                                      {"logprobs", "3"},
+                                                      {"top_logprobs", "-1"},
+                                                      {"top_logprobs", "3"},
+                                                      {"n", "9"},
+                                                      {"n", "1.5"}};
+  for (const auto& [name, value] : asks) {
+    const ApiError error = chat_error(std::string("\"") + name + "\":" + value);
+    EXPECT_EQ(error.status, 400) << name << ' ' << value << ": " << error.what();
+    EXPECT_EQ(error.param, name) << value;
+  }
+  EXPECT_EQ(chat_error(R"("logit_bias":{"3":"x"})").param, "logit_bias.3");
+  EXPECT_EQ(chat_error(R"("allowed_token_ids":[1,4096])").param, "allowed_token_ids[1]");
+  EXPECT_EQ(chat_error(R"("bad_words":["a",""])").param, "bad_words[1]");
+}
+
+TEST(ChatRequest, Logprobs) {
+  EXPECT_EQ(chat().common.logprobs, -1);
+  EXPECT_EQ(chat("\"logprobs\":false").common.logprobs, -1);
+  EXPECT_EQ(chat("\"logprobs\":true").common.logprobs, 0);
+  EXPECT_EQ(chat("\"logprobs\":true,\"top_logprobs\":20").common.logprobs, 20);
+  EXPECT_STREQ(chat_error("\"top_logprobs\":1").what(), "when using `top_logprobs`, `logprobs` must be set to true.");
+  EXPECT_STREQ(chat_error("\"logprobs\":true,\"top_logprobs\":21").what(),
+               "Requested sample logprobs of 21, which is greater than max allowed: 20");
+}
+
+TEST(ChatRequest, Choices) {
+  EXPECT_EQ(chat().common.choices, 1);
+  EXPECT_EQ(chat("\"n\":8,\"best_of\":8").common.choices, 8);
+  EXPECT_STREQ(chat_error("\"n\":2,\"temperature\":0").what(), "n must be 1 when using greedy sampling");
+  RequestRules few = rules();
+  few.settings.api.max_n = 2;
+  EXPECT_THROW(chat("\"n\":3", few), ApiError);
+}
+
+TEST(ChatRequest, EchoRepeatsTheAssistantsFinalMessage) {
+  const auto echo = [](const std::string& last) {
+    return parse_chat_request(R"({"echo":true,"messages":[{"role":"user","content":"hi"})" + last + "]}", rules()).echo;
+  };
+  EXPECT_EQ(echo(R"(,{"role":"assistant","content":"Well"})"), "Well");
+  EXPECT_EQ(echo(""), "");
+  EXPECT_EQ(chat().echo, "");
+}
+
+TEST(ChatRequest, ContinuousUsage) {
+  EXPECT_TRUE(chat(R"("stream":true,"stream_options":{"continuous_usage_stats":true})").common.continuous_usage);
 }
 
 TEST(ChatRequest, UnknownModelIs404) {
@@ -301,15 +375,29 @@ TEST(ChatRequest, EffortPlacement) {
 
 TEST(CompletionRequest, Prompts) {
   const auto text_of = [](const std::string& body) {
-    return std::get<std::string>(parse_completion_request(body, rules()).prompt);
+    return std::get<std::string>(parse_completion_request(body, rules()).prompts.at(0));
   };
   const auto ids_of = [](const std::string& body) {
-    return std::get<std::vector<int32_t>>(parse_completion_request(body, rules()).prompt);
+    return std::get<std::vector<int32_t>>(parse_completion_request(body, rules()).prompts.at(0));
   };
   EXPECT_EQ(text_of(R"({"prompt":"abc"})"), "abc");
   EXPECT_EQ(text_of(R"({"prompt":["abc"]})"), "abc");
   EXPECT_EQ(ids_of(R"({"prompt":[1,2,4095]})"), (std::vector<int32_t>{1, 2, 4095}));
   EXPECT_EQ(ids_of(R"({"prompt":[[7]]})"), (std::vector<int32_t>{7}));
+  EXPECT_EQ(parse_completion_request(R"({"prompt":["a","b",[1,2]]})", rules()).prompts.size(), 3U);
+}
+
+TEST(CompletionRequest, LogprobsAndEcho) {
+  const auto parse = [](const std::string& fields) {
+    return parse_completion_request(R"({"prompt":"a",)" + fields + '}', rules());
+  };
+  EXPECT_EQ(parse("\"logprobs\":0").common.logprobs, 0);
+  EXPECT_EQ(parse("\"logprobs\":20").common.logprobs, 20);
+  EXPECT_EQ(parse("\"logprobs\":null").common.logprobs, -1);
+  EXPECT_TRUE(parse("\"echo\":true").echo);
+  for (const char* fields : {"\"logprobs\":21", "\"logprobs\":-1", "\"logprobs\":true"}) {
+    EXPECT_THROW(parse(fields), ApiError) << fields;
+  }
 }
 
 }  // namespace

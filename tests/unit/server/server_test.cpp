@@ -498,5 +498,146 @@ TEST_F(ServerTest, Completions) {
   EXPECT_EQ(list[3], "[DONE]");
 }
 
+// ---- choices and logprobs
+
+engine::TokenLogprobs logprobs_of(const char* text, float logprob, const char* other) {
+  const int32_t id = tokenizer().encode(text).at(0);
+  return {id, logprob, {{id, logprob}, {tokenizer().encode(other).at(0), logprob - 1}}};
+}
+
+/// Two tokens, the second of which has text only with the end.
+void speak_with_logprobs(engine::Generation& generation, const engine::GenerationRequest& request) {
+  const int32_t ids[] = {tokenizer().encode("a").at(0), id_of("<|endoftext|>")};
+  generation.publish({ids, 1}, {{ReplyChannel::kContent, "a"}}, {logprobs_of("a", -0.5F, "b")});
+  generation.publish({ids + 1, 1}, {}, {{ids[1], -std::numeric_limits<float>::infinity(), {}}});
+  generation.finish(result_of(request, FinishReason::kStop));
+}
+
+TEST_F(ServerTest, ChatLogprobsHaveTheShapeOfOpenAi) {
+  generator_.script = speak_with_logprobs;
+  const json choice = json::parse(chat("\"logprobs\":true,\"top_logprobs\":2").body)["choices"][0];
+  EXPECT_EQ(generator_.last().logprobs, 2);
+  const json& content = choice["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 2U);
+  EXPECT_EQ(content[0]["token"], "a");
+  EXPECT_EQ(content[0]["bytes"], json::parse("[97]"));
+  EXPECT_FLOAT_EQ(content[0]["logprob"].get<float>(), -0.5F);
+  ASSERT_EQ(content[0]["top_logprobs"].size(), 2U);
+  EXPECT_EQ(content[0]["top_logprobs"][1]["token"], "b");
+  EXPECT_EQ(content[1]["token"], "<|endoftext|>");
+  EXPECT_EQ(content[1]["logprob"], -9999.0);
+  EXPECT_TRUE(json::parse(chat().body)["choices"][0]["logprobs"].is_null());
+}
+
+TEST_F(ServerTest, NoStreamedLogprobIsLost) {
+  generator_.script = speak_with_logprobs;
+  const auto list = events(chat("\"stream\":true,\"logprobs\":true").body);
+  std::vector<std::string> tokens;
+  for (size_t i = 0; i + 1 < list.size(); ++i) {
+    const json logprobs = json::parse(list[i])["choices"][0]["logprobs"];
+    if (logprobs.is_null()) continue;
+    for (const json& entry : logprobs["content"]) tokens.push_back(entry["token"]);
+  }
+  EXPECT_THAT(tokens, ElementsAre("a", "<|endoftext|>"));
+}
+
+TEST_F(ServerTest, CompletionLogprobsAndEcho) {
+  generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+    generation.set_prompt_logprobs({{request.prompt[0], std::nullopt, {}}, logprobs_of("b", -2.0F, "c")});
+    speak_with_logprobs(generation, request);
+  };
+  const std::string ids =
+      std::to_string(tokenizer().encode("\xC3\xA9").at(0)) + ',' + std::to_string(tokenizer().encode("b").at(0));
+  const std::string body = R"({"prompt":[)" + ids + R"(],"echo":true,"logprobs":1)";
+  const json choice = json::parse(ask(post("/v1/completions", body + "}")).body)["choices"][0];
+  EXPECT_EQ(generator_.last().prompt_logprobs, 1);
+  const json& logprobs = choice["logprobs"];
+  EXPECT_EQ(logprobs["token_logprobs"], json::parse("[null,-2.0,-0.5,-9999.0]"));
+  EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
+  EXPECT_EQ(logprobs["top_logprobs"][1], json::parse(R"({"b":-2.0,"c":-3.0})"));
+  EXPECT_EQ(logprobs["top_logprobs"][3], json::parse(R"({"<|endoftext|>":-9999.0})"));
+  EXPECT_EQ(logprobs["text_offset"], json::parse("[0,1,2,3]"));
+  const std::string text = choice["text"];
+  EXPECT_EQ(text, tokenizer().decode(generator_.last().prompt, false) + "a");
+
+  std::string streamed;
+  json joined = json::array();
+  const auto list = events(ask(post("/v1/completions", body + R"(,"stream":true})")).body);
+  for (size_t i = 0; i + 1 < list.size(); ++i) {
+    const json part = json::parse(list[i])["choices"][0];
+    streamed += part["text"];
+    for (const json& value : part["logprobs"]["token_logprobs"]) joined.push_back(value);
+  }
+  EXPECT_EQ(streamed, text);
+  EXPECT_EQ(joined, logprobs["token_logprobs"]);
+}
+
+TEST_F(ServerTest, ChoicesHaveTheirOwnNoiseAndOneUsage) {
+  generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+    say(generation, ReplyChannel::kContent, "choice " + std::to_string(request.sampling.choice));
+    generation.finish(result_of(request, FinishReason::kStop));
+  };
+  const json body = json::parse(chat("\"n\":3,\"seed\":5").body);
+  ASSERT_EQ(body["choices"].size(), 3U);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(body["choices"][i]["index"], i);
+    EXPECT_EQ(body["choices"][i]["message"]["content"], "choice " + std::to_string(i));
+  }
+  EXPECT_EQ(body["usage"]["completion_tokens"], 21);
+  EXPECT_EQ(body["usage"]["prompt_tokens"], generator_.last().prompt.size());
+
+  const auto list = events(chat(R"("n":2,"stream":true,"stream_options":{"include_usage":true})").body);
+  std::vector<std::string> content(2);
+  std::vector<int> finished(2);
+  std::vector<int> roles(2);
+  for (size_t i = 0; i + 2 < list.size(); ++i) {
+    const json choice = json::parse(list[i])["choices"][0];
+    const size_t index = choice["index"];
+    roles[index] += choice["delta"].contains("role") ? 1 : 0;
+    if (choice["delta"].contains("content")) content[index] += choice["delta"]["content"].get<std::string>();
+    finished[index] += choice["finish_reason"].is_null() ? 0 : 1;
+  }
+  EXPECT_THAT(content, ElementsAre("choice 0", "choice 1"));
+  EXPECT_THAT(finished, ElementsAre(1, 1));
+  EXPECT_THAT(roles, ElementsAre(1, 1));
+  EXPECT_EQ(json::parse(list[list.size() - 2])["usage"]["completion_tokens"], 14);
+}
+
+TEST_F(ServerTest, EveryPromptOfACompletionHasItsChoices) {
+  generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+    say(generation, ReplyChannel::kContent,
+        std::to_string(request.prompt.size()) + '/' + std::to_string(request.sampling.choice));
+    generation.finish(result_of(request, FinishReason::kStop));
+  };
+  const json body = json::parse(ask(post("/v1/completions", R"({"prompt":[[5],[6,7]],"n":2})")).body);
+  std::vector<std::string> texts;
+  for (const json& choice : body["choices"]) {
+    EXPECT_EQ(choice["index"], texts.size());
+    texts.push_back(choice["text"]);
+  }
+  EXPECT_THAT(texts, ElementsAre("1/0", "1/1", "2/0", "2/1"));
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 28);
+}
+
+TEST_F(ServerTest, ContinuousUsageAndTruncatedPrompts) {
+  const auto list =
+      events(chat(R"("stream":true,"stream_options":{"continuous_usage_stats":true},"truncate_prompt_tokens":4)").body);
+  EXPECT_EQ(generator_.last().prompt.size(), 4U);
+  for (size_t i = 0; i + 1 < list.size(); ++i) EXPECT_EQ(json::parse(list[i])["usage"]["prompt_tokens"], 4) << list[i];
+}
+
+TEST_F(ServerTest, BadWordsAreBannedAsWrittenAndAfterASpace) {
+  chat(R"("bad_words":["a"])");
+  EXPECT_THAT(generator_.last().bad_words, ElementsAre(tokenizer().encode("a"), tokenizer().encode(" a")));
+}
+
+TEST_F(ServerTest, AnEchoedChatContinuesTheMessage) {
+  const RawReply reply = ask(post(
+      "/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"The "}],)"
+                              R"("add_generation_prompt":false,"continue_final_message":true,"echo":true})"));
+  EXPECT_EQ(json::parse(reply.body)["choices"][0]["message"]["content"], "The answer");
+}
+
 }  // namespace
 }  // namespace glm53::server

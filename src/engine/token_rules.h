@@ -1,0 +1,37 @@
+// What a request's rules say about its next token: which ids are banned now, what the penalties count. One object a
+// running reply, told of every token it delivers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/generation.h"
+
+namespace glm53::engine {
+
+class TokenRules {
+ public:
+  /// `request` and `tokens_mask` (SampleRow::mask of the ids that have a token) outlive the object. `vocab` bounds ids.
+  TokenRules(const GenerationRequest& request, std::span<const uint32_t> tokens_mask, int vocab);
+
+  /// `id` became part of the output.
+  void take(int32_t id);
+  /// The row that draws the next token; its lists stay valid until the next call of a member.
+  SampleRow next_row(int64_t position);
+
+ private:
+  void ban(int32_t id);
+
+  const GenerationRequest& request_;
+  const std::span<const uint32_t> mask_;
+  const int vocab_;
+  std::vector<int32_t> always_banned_;  ///< ascending
+  std::vector<int32_t> banned_;         ///< of the row last made, where it has more than always_banned_
+  std::vector<TokenCount> counts_;      ///< empty without penalties
+  std::unordered_map<int32_t, std::size_t> count_index_;
+  std::vector<int32_t> output_;
+};
+
+}  // namespace glm53::engine

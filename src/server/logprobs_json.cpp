@@ -1,0 +1,74 @@
+#include "server/logprobs_json.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace glm53::server {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string text_of(int32_t id, const text::Tokenizer& tokenizer) {
+  return tokenizer.has_vocabulary() ? tokenizer.decode({&id, 1}, false) : "token_id:" + std::to_string(id);
+}
+
+ordered_json number(float logprob) { return std::max(logprob, -9999.0F); }
+
+ordered_json chat_entry(int32_t id, float logprob, const text::Tokenizer& tokenizer) {
+  ordered_json bytes = ordered_json::array();
+  for (const char byte : tokenizer.token_bytes(id)) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", text_of(id, tokenizer)}, {"logprob", number(logprob)}, {"bytes", std::move(bytes)}};
+}
+
+int64_t characters(const std::string& utf8) {
+  return std::count_if(utf8.begin(), utf8.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
+}  // namespace
+
+ordered_json chat_logprobs(std::span<const engine::TokenLogprobs> tokens, const text::Tokenizer& tokenizer) {
+  ordered_json content = ordered_json::array();
+  for (const engine::TokenLogprobs& token : tokens) {
+    ordered_json entry = chat_entry(token.id, token.logprob.value_or(0), tokenizer);
+    entry["top_logprobs"] = ordered_json::array();
+    for (const TokenLogprob& top : token.top) {
+      entry["top_logprobs"].push_back(chat_entry(top.id, top.logprob, tokenizer));
+    }
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+ordered_json CompletionLogprobs::next(std::span<const engine::TokenLogprobs> tokens) {
+  ordered_json offsets = ordered_json::array();
+  ordered_json logprobs = ordered_json::array();
+  ordered_json texts = ordered_json::array();
+  ordered_json tops = ordered_json::array();
+  for (const engine::TokenLogprobs& token : tokens) {
+    const std::string own = text_of(token.id, tokenizer_);
+    offsets.push_back(offset_);
+    offset_ += characters(own);
+    texts.push_back(own);
+    if (!token.logprob) {
+      logprobs.push_back(nullptr);
+      tops.push_back(nullptr);
+      continue;
+    }
+    logprobs.push_back(number(*token.logprob));
+    ordered_json top = ordered_json::object();
+    // Different tokens can show the same text; the likelier one keeps it.
+    for (const TokenLogprob& entry : token.top) {
+      const std::string text = text_of(entry.id, tokenizer_);
+      if (!top.contains(text)) top[text] = number(entry.logprob);
+    }
+    if (!top.contains(own)) top[own] = number(*token.logprob);
+    tops.push_back(std::move(top));
+  }
+  return {{"text_offset", std::move(offsets)},
+          {"token_logprobs", std::move(logprobs)},
+          {"tokens", std::move(texts)},
+          {"top_logprobs", std::move(tops)}};
+}
+
+}  // namespace glm53::server

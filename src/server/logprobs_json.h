@@ -1,0 +1,39 @@
+// Logprobs in the shapes of both completion routes (spec 40 §6.2, §7). A token shows its own text, so that of part of a
+// character is U+FFFD; without a vocabulary it is "token_id:5". Its bytes are given where the shape has a place for
+// them. −∞ is −9999.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <vector>
+
+#include "engine/generation.h"
+#include "text/tokenizer.h"
+
+namespace glm53::server {
+
+/// Appends what an event brought.
+inline void move_logprobs(std::vector<engine::TokenLogprobs>& to, std::vector<engine::TokenLogprobs>& from) {
+  std::move(from.begin(), from.end(), std::back_inserter(to));
+  from.clear();
+}
+
+/// {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}
+nlohmann::ordered_json chat_logprobs(std::span<const engine::TokenLogprobs> tokens, const text::Tokenizer& tokenizer);
+
+/// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}: four lists of one length. top_logprobs also holds the
+/// token itself. Offsets count characters from the first token ever given to the object.
+class CompletionLogprobs {
+ public:
+  explicit CompletionLogprobs(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  nlohmann::ordered_json next(std::span<const engine::TokenLogprobs> tokens);
+
+ private:
+  const text::Tokenizer& tokenizer_;
+  int64_t offset_ = 0;
+};
+
+}  // namespace glm53::server
