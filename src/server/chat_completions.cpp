@@ -31,26 +31,11 @@ struct ChatReply {
   }
 };
 
-std::vector<int32_t> prompt_ids(const text::ChatPromptInput& input, const ApiContext& api) {
-  text::ChatPrompt prompt;
-  try {
-    prompt = text::render_chat_prompt(input);
-  } catch (const text::ChatPromptError& error) {
-    throw bad_field(error.param, error.what());
-  }
-  if (api.rules.settings.api.content_markers == "text") {
-    for (text::TextSegment& segment : prompt.segments) {
-      if (segment.kind == text::TextSegment::Kind::kContent) segment.kind = text::TextSegment::Kind::kPlain;
-    }
-  }
-  return api.tokenizer.encode(prompt.segments);
-}
-
 std::vector<engine::GenerationRequest> prepare(const ChatRequest& request, const std::string& id,
                                                const ApiContext& api) {
   const Settings& settings = api.rules.settings;
   engine::GenerationRequest generation =
-      make_generation(request.common, prompt_ids(request.prompt, api), settings.defaults.max_tokens, api);
+      make_generation(request.common, chat_prompt_ids(request.prompt, api), settings.defaults.max_tokens, api);
   generation.id = id;
   if (!request.common.ignore_eos) {
     generation.end_ids = api.rules.defaults.eos_ids;
@@ -159,11 +144,26 @@ void stream_reply(RunningReplies& replies, const ChatReply& chat, std::chrono::s
 
 }  // namespace
 
-HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
-  const ChatRequest request = parse_chat_request(http.body, api.rules);
+std::vector<int32_t> chat_prompt_ids(const text::ChatPromptInput& input, const ApiContext& api) {
   if (!api.tokenizer.has_vocabulary()) {
     throw bad_field("messages", "the model has no tokenizer; only /v1/completions with a prompt of token ids works");
   }
+  text::ChatPrompt prompt;
+  try {
+    prompt = text::render_chat_prompt(input);
+  } catch (const text::ChatPromptError& error) {
+    throw bad_field(error.param, error.what());
+  }
+  if (api.rules.settings.api.content_markers == "text") {
+    for (text::TextSegment& segment : prompt.segments) {
+      if (segment.kind == text::TextSegment::Kind::kContent) segment.kind = text::TextSegment::Kind::kPlain;
+    }
+  }
+  return api.tokenizer.encode(prompt.segments);
+}
+
+HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
+  const ChatRequest request = parse_chat_request(http.body, api.rules);
   const ApiSettings& settings = api.rules.settings.api;
   const ChatReply chat{{"chatcmpl-", api, request.common},
                        settings.reasoning_field,

@@ -1,6 +1,6 @@
 // Logprobs in the shapes of both completion routes (spec 40 §6.2, §7). A token shows its own text, so that of part of a
-// character is U+FFFD; without a vocabulary it is "token_id:5". Its bytes are given where the shape has a place for them.
-// −∞ is −9999.
+// character is U+FFFD; without a vocabulary it is "token_id:5". Its bytes are given where the shape has a place for
+// them. −∞ is −9999.
 #pragma once
 
 #include <algorithm>

@@ -61,13 +61,6 @@ ApiError unsupported(const std::string& field, const std::string& what) {
   return bad_field(field, what + " is not supported by this version");
 }
 
-void check_model(const PromptJson& body, const std::string& served) {
-  const std::string* model = opt_string(body, "model");
-  if (model != nullptr && *model != served) {
-    throw ApiError(404, "The model `" + *model + "` does not exist.", "model", "model_not_found");
-  }
-}
-
 int read_choices(const PromptJson& body, int most, const SamplingParams& sampling) {
   const int64_t n = opt_int(body, "n", 1, most).value_or(1);
   if (n > 1 && sampling.greedy()) throw bad_field("n", "n must be 1 when using greedy sampling");
@@ -209,9 +202,16 @@ void refuse_unsupported(const PromptJson& body, std::span<const UnsupportedField
   }
 }
 
+void check_model(const PromptJson& body, const RequestRules& rules) {
+  const std::string* model = opt_string(body, "model");
+  if (model != nullptr && *model != rules.settings.model.served_name) {
+    throw ApiError(404, "The model `" + *model + "` does not exist.", "model", "model_not_found");
+  }
+}
+
 CommonFields read_common_fields(const PromptJson& body, const RequestRules& rules) {
   CommonFields fields;
-  check_model(body, rules.settings.model.served_name);
+  check_model(body, rules);
   check_response_format(body);
   refuse_unsupported(body, kUnsupported);
   read_sampling(body, rules.defaults, fields.sampling);

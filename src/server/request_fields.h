@@ -45,6 +45,9 @@ struct UnsupportedField {
 /// Throws ApiError 400 for the first field that asks for something this version does not do.
 void refuse_unsupported(const text::PromptJson& body, std::span<const UnsupportedField> fields);
 
+/// Throws ApiError 404 for a model that is not served.
+void check_model(const text::PromptJson& body, const RequestRules& rules);
+
 /// Throws ApiError: 404 for a model that is not served, 400 naming the field for the rest.
 CommonFields read_common_fields(const text::PromptJson& body, const RequestRules& rules);
 

@@ -15,6 +15,7 @@
 #include "server/http_server.h"
 #include "server/request_gate.h"
 #include "server/running_reply.h"
+#include "server/tokenize.h"
 
 namespace glm53::server {
 namespace {
@@ -60,6 +61,12 @@ HttpResponse health(const HttpRequest&, const ApiContext& api) {
   return response;
 }
 
+/// Requests that run or wait.
+HttpResponse load(const HttpRequest&, const ApiContext& api) {
+  const engine::EngineStatus status = api.generator.status();
+  return json_reply({{"server_load", status.running + status.waiting}});
+}
+
 HttpResponse version(const HttpRequest&, const ApiContext& api) { return json_reply({{"version", api.version}}); }
 
 ordered_json model_entry(const ApiContext& api) {
@@ -102,13 +109,17 @@ struct Route {
   }
 };
 
-constexpr std::array<Route, 6> kRoutes = {{
+constexpr std::array<Route, 10> kRoutes = {{
     {"GET", "/health", health},
+    {"GET", "/ping", health},
+    {"GET", "/load", load},
     {"GET", "/version", version},
     {"GET", "/v1/models", models},
     {"GET", kModelPrefix, one_model},
     {"POST", "/v1/chat/completions", chat_completions},
     {"POST", "/v1/completions", completions},
+    {"POST", "/tokenize", tokenize},
+    {"POST", "/detokenize", detokenize},
 }};
 
 // ---- authentication

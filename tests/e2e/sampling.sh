@@ -101,6 +101,16 @@ equal "streamed choices have the same texts" \
 equal "several prompts give a choice each" \
   "$(complete '{prompt: ["One, two,", [64, 65]], max_tokens: 2}' | jq -c '[.choices[].index]')" '[0,1]'
 
+# ---- tokenize
+greeting='{messages: [{role: "user", content: "hi"}], reasoning_effort: "high"}'
+reply=$(post /tokenize "$(jq -nc "$greeting + {return_token_strs: true}")")
+equal "a tokenized chat is the chat's prompt" "$(jq .count <<<"$reply")" \
+  "$(post /v1/chat/completions "$(jq -nc "$greeting + {max_tokens: 1}")" | jq .usage.prompt_tokens)"
+equal "its strings begin and end as the template does" "$(jq -c '[.token_strs[0, 1, 2, -2, -1]]' <<<"$reply")" \
+  '["[gMASK]","<sop>","<|system|>","<|assistant|>","<think>"]'
+equal "detokenize is the way back" "$(post /detokenize "$(jq -c '{tokens}' <<<"$reply")" | jq -r .prompt)" \
+  "[gMASK]<sop><|system|>Reasoning Effort: High<|user|>hi<|assistant|><think>"
+
 # ---- refusals name the field
 refused() {
   post "$1" "$(jq -nc "{messages: [{role: \"user\", content: \"hi\"}], prompt: \"hi\"} + $3")" >/dev/null

@@ -639,5 +639,46 @@ TEST_F(ServerTest, AnEchoedChatContinuesTheMessage) {
   EXPECT_EQ(json::parse(reply.body)["choices"][0]["message"]["content"], "The answer");
 }
 
+// ---- tokenize
+
+TEST_F(ServerTest, TokenizeGivesTheIdsOfAPrompt) {
+  const json body = json::parse(ask(post("/tokenize", R"({"prompt":"a<|user|> b","return_token_strs":true})")).body);
+  const std::vector<int32_t> ids = tokenizer().encode("a<|user|> b");
+  EXPECT_EQ(body["tokens"], json(ids));
+  EXPECT_EQ(body["count"], ids.size());
+  EXPECT_EQ(body["max_model_len"], 512);
+  EXPECT_EQ(body["token_strs"][0], "a");
+  EXPECT_EQ(body["token_strs"][1], "<|user|>");
+  EXPECT_TRUE(json::parse(ask(post("/tokenize", R"({"prompt":""})")).body)["token_strs"].is_null());
+  const std::string tokens = R"({"tokens":)" + json(ids).dump() + '}';
+  EXPECT_EQ(json::parse(ask(post("/detokenize", tokens)).body)["prompt"], "a<|user|> b");
+  EXPECT_EQ(generator_.count(), 0U);
+}
+
+TEST_F(ServerTest, TokenizeRendersMessagesAsAChatDoes) {
+  for (const char* fields : {"", R"("reasoning_effort":"high")", R"("chat_template_kwargs":{"enable_thinking":false})",
+                             R"("add_generation_prompt":false)", R"("tools":[{"name":"f","parameters":{}}])"}) {
+    chat(fields);
+    const json body = json::parse(ask(post("/tokenize", chat_body(fields))).body);
+    EXPECT_EQ(body["tokens"], json(generator_.last().prompt)) << fields;
+  }
+}
+
+TEST_F(ServerTest, TokenizeRefusalsNameTheField) {
+  const auto param = [&](const char* path, const char* body) {
+    const RawReply reply = ask(post(path, body));
+    EXPECT_EQ(reply.status, 400) << body;
+    return error_of(reply)["param"];
+  };
+  EXPECT_EQ(param("/tokenize", "{}"), "prompt");
+  EXPECT_EQ(param("/tokenize", R"({"prompt":[1]})"), "prompt");
+  EXPECT_EQ(param("/tokenize", R"({"messages":[]})"), "messages");
+  EXPECT_EQ(param("/tokenize", R"({"prompt":"a","messages":[{"role":"user","content":"a"}]})"), "prompt");
+  EXPECT_EQ(param("/tokenize", R"({"messages":[{"role":"wizard","content":"a"}]})"), "messages[0].role");
+  EXPECT_EQ(param("/detokenize", "{}"), "tokens");
+  EXPECT_EQ(param("/detokenize", R"({"tokens":[1,4096]})"), "tokens[1]");
+  EXPECT_EQ(ask(post("/detokenize", R"({"model":"other","tokens":[]})")).status, 404);
+}
+
 }  // namespace
 }  // namespace glm53::server
