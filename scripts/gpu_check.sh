@@ -133,7 +133,8 @@ sanitize() {
 
 case $part in
   gates)
-    check "kernel tests" tests test_gpu '*'
+    # The one left out wants a machine without a GPU.
+    check "kernel tests" tests test_gpu '-RowSums.ReportsAMissingDevice'
     check "model gates" tests test_gpu_model '*'
     check "same greedy text as the CPU server" same_text
     ;;
