@@ -95,4 +95,8 @@ void linear_prompt(const PackedWeight& weight, const LinearRows<T>& rows, cudaSt
 template <typename T>
 void convert_matrix(const SourceMatrix& source, T* target, cudaStream_t stream);
 
+/// least[0] = min(least[0], number) where an element of `source` is a NaN or infinity: one such value would spread over
+/// everything that is computed.
+void mark_non_finite(const SourceMatrix& source, int32_t number, int32_t* least, cudaStream_t stream);
+
 }  // namespace glm53::kernels

@@ -28,10 +28,14 @@ bool all_finite(std::span<const float> values) {
 }
 
 void require_finite(std::span<const float> values, const HostTensor& tensor) {
-  if (!all_finite(values)) throw Error(tensor.file + ": tensor " + printable(tensor.name) + " holds a NaN or infinity");
+  if (!all_finite(values)) refuse_not_finite(tensor);
 }
 
 }  // namespace
+
+void refuse_not_finite(const HostTensor& tensor) {
+  throw Error(tensor.file + ": tensor " + printable(tensor.name) + " holds a NaN or infinity");
+}
 
 std::vector<float> read_part(const LinearPart& part) {
   std::vector<float> result(static_cast<size_t>(part.rows.size() * part.columns.size()));

@@ -11,6 +11,9 @@ namespace glm53 {
 /// Error naming the tensor when a value is not finite: one of those would spread over everything that is computed.
 std::vector<float> read_part(const LinearPart& part);
 
+/// What that Error says of a native tensor; for backends that check elsewhere.
+[[noreturn]] void refuse_not_finite(const HostTensor& tensor);
+
 /// True when bf16 holds every value of the part exactly.
 bool is_exact_in_bf16(const LinearPart& part);
 

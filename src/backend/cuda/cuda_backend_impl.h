@@ -182,7 +182,9 @@ class CudaBackend final : public Backend {
   std::vector<DeviceMatrix> matrices_;
   std::vector<DeviceBuffer> vectors_;
   std::vector<DeviceExperts> experts_;
-  LoadQueue queue_;  ///< of weights whose bytes are still to come
+  LoadQueue queue_;                              ///< of weights whose bytes are still to come
+  std::vector<const HostTensor*> native_parts_;  ///< loaded as matrices, in the order of the jobs
+  DeviceBuffer first_not_finite_;                ///< [1] int32: the first of them with a NaN or infinity
   int64_t weight_bytes_ = 0;
   bool planning_weights_ = false;
 

@@ -70,14 +70,17 @@ void CudaBackend::load_native_part(const LinearPart& part, const UseSlice& use) 
   const int64_t row_bytes = stored_columns * element;
   const int64_t slice_rows =
       part.transposed ? part.rows.size() : std::clamp<int64_t>(kSliceBytes / row_bytes, 1, part.rows.size());
+  const auto number = static_cast<int32_t>(native_parts_.size());
+  native_parts_.push_back(&tensor);
   for (int64_t row = 0; row < part.rows.size(); row += slice_rows) {
     const int64_t rows = std::min(slice_rows, part.rows.size() - row);
     LoadJob job;
     const size_t at = job.to_device(tensor, static_cast<size_t>((part.rows.begin + row) * row_bytes),
                                     static_cast<size_t>(rows * row_bytes));
-    job.work = [=, first = part.columns.begin, columns = part.columns.size(), transposed = part.transposed](
+    job.work = [=, this, first = part.columns.begin, columns = part.columns.size(), transposed = part.transposed](
                    std::byte* device, const std::byte*) {
       kernels::SourceMatrix source{device + at + first * element, type, rows, columns, stored_columns, 1};
+      kernels::mark_non_finite(source, number, first_not_finite_.as<int32_t>(), stream_);
       if (transposed) source = {source.data, type, columns, rows, 1, stored_columns};
       use(source, row);
     };
@@ -271,7 +274,17 @@ ExpertBank CudaBackend::load_experts(std::string_view, std::span<const ExpertPar
 }
 
 void CudaBackend::finish_loading(const OpenTensorStream& open, const std::function<void(int64_t)>& progress) {
+  const auto none = static_cast<int32_t>(native_parts_.size());
+  first_not_finite_ = DeviceBuffer(sizeof none);
+  upload(first_not_finite_.as<void>(), &none, sizeof none);
   queue_.run(options_.device, stream_, open, progress);
+  int32_t first = none;
+  kernels::check_cuda(
+      cudaMemcpyAsync(&first, first_not_finite_.as<void>(), sizeof first, cudaMemcpyDeviceToHost, stream_),
+      "check of the weights");
+  stream_.wait();
+  if (first < none) refuse_not_finite(*native_parts_[static_cast<size_t>(first)]);
+  native_parts_.clear();
 }
 
 }  // namespace glm53::cuda

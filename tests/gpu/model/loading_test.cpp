@@ -66,7 +66,7 @@ TEST_F(CudaLoading, DummyWeightsAreThoseOfTheCpu) {
   EXPECT_LT(largest_difference(cuda.prompt(ids), cpu.prompt(ids)), 0.5);
 }
 
-TEST_F(CudaLoading, ABadScaleIsNamed) {
+TEST_F(CudaLoading, ABadTensorIsNamed) {
   const TempDirectory directory;
   std::filesystem::copy(data_path("models/glm53-tiny"), directory.path());
   const Geometry geometry = load_geometry(directory.path());
@@ -76,7 +76,8 @@ TEST_F(CudaLoading, ABadScaleIsNamed) {
   };
   const Checkpoint checkpoint = Checkpoint::open(directory.path());
   EXPECT_EQ(error_of([&] { load(checkpoint); }), "");
-  for (const char* suffix : {"experts.3.up_proj.svh", "experts.2.down_proj.mcg", "A_log"}) {
+  for (const char* suffix : {"experts.3.up_proj.svh", "experts.2.down_proj.mcg", "A_log", "embed_tokens.weight",
+                             "q_proj.weight", "kv_b_proj.weight", "mlp.gate.weight"}) {
     const auto found =
         std::ranges::find_if(checkpoint.tensors(), [&](const auto& entry) { return entry.first.ends_with(suffix); });
     ASSERT_NE(found, checkpoint.tensors().end());
