@@ -120,6 +120,14 @@ TEST(Yaml, OneKeyOfAListKeyNeedsNoBrackets) {
   EXPECT_THAT(from_yaml("server: {api_key: []}").values.server.api_key, testing::IsEmpty());
 }
 
+TEST(Yaml, DummyLayersAreAListOfPairs) {
+  const Settings s = from_yaml("model: {load_format: dummy}\ndummy:\n  layer_k: [4:3, 5:3]\n  seed: 7\n").values;
+  EXPECT_EQ(s.model.load_format, "dummy");
+  EXPECT_THAT(s.dummy.layer_k, testing::ElementsAre("4:3", "5:3"));
+  EXPECT_EQ(s.dummy.seed, 7);
+  EXPECT_EQ(s.dummy.experts_k, 4);
+}
+
 TEST(Yaml, WindowsLineEndsKeepLineNumbers) {
   EXPECT_EQ(origin_of(from_yaml("server:\r\n  port: 5\r\n"), "server", "port"), "test.yaml:2");
 }
@@ -324,7 +332,8 @@ TEST(PrintConfig, SecretsNeverShow) {
 TEST(Help, ListsEveryKey) {
   const std::string help = help_text();
   for (const SettingKey& key : setting_table()) EXPECT_THAT(help, HasSubstr("  " + key.name() + " "));
-  for (const char* option : {"--config", "--set", "--port", "--rank", "--print-config", "--version", "--check"}) {
+  for (const char* option :
+       {"--config", "--set", "--port", "--rank", "--load-format", "--print-config", "--version", "--check"}) {
     EXPECT_THAT(help, HasSubstr(option));
   }
 }
