@@ -354,9 +354,9 @@ TEST_F(Sampler, ARowDependsOnItsEntryAlone) {
     const Picks alone = pick(logits, {asks[i]});
     ASSERT_EQ(alone.ids[0], together.ids[i]);
     ASSERT_EQ(std::memcmp(alone.logprobs.data(), together.logprobs.data() + i, sizeof(float)), 0);
-    ASSERT_EQ(
-        std::memcmp(alone.top_logprobs.data(), together.top_logprobs.data() + i * kernels::kMaxTopLogprobs, 5 * sizeof(float)),
-        0);
+    ASSERT_EQ(std::memcmp(alone.top_logprobs.data(), together.top_logprobs.data() + i * kernels::kMaxTopLogprobs,
+                          5 * sizeof(float)),
+              0);
   }
 }
 
