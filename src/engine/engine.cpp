@@ -66,9 +66,10 @@ GenerationResult ended_unserved(const GenerationRequest& request, FinishReason r
 
 /// A request that owns a sequence slot.
 struct Engine::Stream {
-  Stream(const Job& job, int slot_index, PagePool& pool, const text::Tokenizer& tokenizer, TokenRules token_rules)
+  Stream(Job& job, int slot_index, PagePool& pool, const text::Tokenizer& tokenizer, TokenRules token_rules)
       : request(job.request),
         generation(*job.generation),
+        times(job.times),
         slot(slot_index),
         pages(pool),
         parser(tokenizer, job.request.reply),
@@ -78,14 +79,16 @@ struct Engine::Stream {
 
   const GenerationRequest& request;
   Generation& generation;
+  RequestTimes& times;
   int slot;
   PageList pages;
   text::ReplyParser parser;
   TokenRules rules;
   std::vector<TokenLogprobs> prompt_logprobs;
-  int64_t position = 0;    ///< tokens in the sequence's state: where the next row goes
-  int32_t pending = -1;    ///< delivered but not yet forwarded: the token of that row
-  int64_t completion = 0;  ///< delivered tokens
+  int64_t position = 0;                          ///< tokens in the sequence's state: where the next row goes
+  int32_t pending = -1;                          ///< delivered but not yet forwarded: the token of that row
+  int64_t completion = 0;                        ///< delivered tokens
+  int64_t counted_rows = 0, counted_tokens = 0;  ///< as far as after_step() has counted position and completion
   std::optional<GenerationResult> result;
 };
 
@@ -94,7 +97,8 @@ Engine::Engine(std::unique_ptr<ModelRunner> model, const text::Tokenizer& tokeni
       capacity_(model_->capacity()),
       tokenizer_(tokenizer),
       limits_(limits),
-      pages_(capacity_.pages) {
+      pages_(capacity_.pages),
+      metrics_(limits.context) {
   if (capacity_.sequences < 1 || capacity_.logit_rows < 1) throw std::invalid_argument("engine: the model has no slot");
   if (limits_.prefill_rows < 1 || limits_.prefill_rows > capacity_.rows) {
     throw std::invalid_argument("engine: chunks of " + std::to_string(limits_.prefill_rows) +
@@ -181,10 +185,14 @@ std::vector<std::shared_ptr<Generation>> Engine::submit(std::vector<GenerationRe
     // A job in the queue of an idle engine is as good as running.
     const auto occupied = static_cast<int64_t>(waiting_.size()) + (running_ ? 1 : 0);
     if (limits_.max_queued >= 0 && occupied >= int64_t{1} + limits_.max_queued) {
+      ++metrics_.refused;
       throw SubmitError(Kind::kQueueFull, "too many requests are waiting");
     }
+    metrics_.admitted(requests);
+    RequestTimes times;
+    times.queued = RequestTimes::Clock::now();
     for (std::size_t i = 0; i < requests.size(); ++i) {
-      waiting_.push_back({std::move(requests[i]), generations[i]});
+      waiting_.push_back({std::move(requests[i]), generations[i], times});
     }
   }
   changed_.notify_all();
@@ -203,10 +211,16 @@ EngineStatus Engine::status() const {
   return status;
 }
 
+EngineMetrics Engine::metrics() const {
+  const std::lock_guard lock(mutex_);
+  return metrics_;
+}
+
 /// With mutex_ held.
 void Engine::finish_cancelled_waiters() {
-  std::erase_if(waiting_, [](const Job& job) {
+  std::erase_if(waiting_, [this](const Job& job) {
     if (!job.generation->cancelled()) return false;
+    metrics_.ended_waiting(FinishReason::kCancelled);
     job.generation->finish(ended_unserved(job.request, FinishReason::kCancelled));
     return true;
   });
@@ -246,6 +260,7 @@ std::optional<Engine::Job> Engine::next_job() {
   }
   Job job = std::move(waiting_.front());
   waiting_.pop_front();
+  job.times.started = RequestTimes::Clock::now();
   running_ = job.generation;
   return job;
 }
@@ -255,9 +270,11 @@ void Engine::retire(Job job, GenerationResult result, bool failed) {
   const std::lock_guard lock(mutex_);
   running_.reset();
   pages_used_ = pages_.used();
+  metrics_.ended(job.request, result, job.times);
   if (failed) {
     failed_ = true;
     for (const Job& waiting : waiting_) {
+      metrics_.ended_waiting(FinishReason::kFailed);
       waiting.generation->finish(ended_unserved(waiting.request, FinishReason::kFailed, result.error));
     }
     waiting_.clear();
@@ -267,7 +284,7 @@ void Engine::retire(Job job, GenerationResult result, bool failed) {
 
 // ---- engine thread: one stream
 
-GenerationResult Engine::serve(const Job& job) {
+GenerationResult Engine::serve(Job& job) {
   Stream stream(job, /*slot_index=*/0, pages_, tokenizer_, TokenRules(job.request, tokens_mask_, capacity_.vocab));
   model_->reset_sequence(stream.slot);
   while (!stream.result) {
@@ -278,14 +295,21 @@ GenerationResult Engine::serve(const Job& job) {
     } else {
       decode_step(stream);
     }
-    after_step();
+    after_step(stream);
   }
   return *std::move(stream.result);
 }
 
-void Engine::after_step() {
+void Engine::after_step(Stream& stream) {
   const std::lock_guard lock(mutex_);
   pages_used_ = pages_.used();
+  if (stream.position > stream.counted_rows) {
+    metrics_.iteration_tokens.add(
+        static_cast<double>(stream.position - std::exchange(stream.counted_rows, stream.position)));
+  }
+  for (; stream.counted_tokens < stream.completion; ++stream.counted_tokens) {
+    metrics_.delivered(stream.prompt_tokens(), stream.times);
+  }
   finish_cancelled_waiters();
 }
 

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/engine_metrics.h"
 #include "engine/generation.h"
 #include "engine/model_runner.h"
 #include "engine/page_pool.h"
@@ -61,12 +62,14 @@ class Engine {
   std::vector<std::shared_ptr<Generation>> submit(std::vector<GenerationRequest> requests);
 
   EngineStatus status() const;
+  EngineMetrics metrics() const;
   const EngineLimits& limits() const { return limits_; }
 
  private:
   struct Job {
     GenerationRequest request;
     std::shared_ptr<Generation> generation;
+    RequestTimes times;
   };
   struct Stream;
 
@@ -77,8 +80,8 @@ class Engine {
   void run();
   std::optional<Job> next_job();
   void retire(Job job, GenerationResult result, bool failed);
-  GenerationResult serve(const Job& job);
-  void after_step();
+  GenerationResult serve(Job& job);
+  void after_step(Stream& stream);
   void prefill_chunk(Stream& stream);
   void decode_step(Stream& stream);
   void forward(Stream& stream, std::span<const int32_t> tokens, SegmentKind kind, std::span<const int32_t> logit_rows);
@@ -99,6 +102,7 @@ class Engine {
   std::deque<Job> waiting_;
   std::shared_ptr<Generation> running_;
   int64_t pages_used_ = 0;
+  EngineMetrics metrics_;
   bool stop_ = false;
   bool failed_ = false;
 

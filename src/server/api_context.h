@@ -19,6 +19,7 @@ class Generator {
   /// Takes all requests or none. Throws engine::SubmitError.
   virtual std::vector<std::shared_ptr<engine::Generation>> submit(std::vector<engine::GenerationRequest> requests) = 0;
   virtual engine::EngineStatus status() const = 0;
+  virtual engine::EngineMetrics metrics() const = 0;
   virtual int64_t context() const = 0;  ///< tokens of prompt and reply together
 };
 

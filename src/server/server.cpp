@@ -13,6 +13,7 @@
 #include "server/chat_completions.h"
 #include "server/completions.h"
 #include "server/http_server.h"
+#include "server/metrics.h"
 #include "server/request_gate.h"
 #include "server/running_reply.h"
 #include "server/tokenize.h"
@@ -29,6 +30,7 @@ class EngineGenerator final : public Generator {
     return engine_.submit(std::move(requests));
   }
   engine::EngineStatus status() const override { return engine_.status(); }
+  engine::EngineMetrics metrics() const override { return engine_.metrics(); }
   int64_t context() const override { return engine_.limits().context; }
 
  private:
@@ -109,17 +111,20 @@ struct Route {
   }
 };
 
-constexpr std::array<Route, 10> kRoutes = {{
+constexpr std::array<Route, 13> kRoutes = {{
     {"GET", "/health", health},
     {"GET", "/ping", health},
     {"GET", "/load", load},
     {"GET", "/version", version},
+    {"GET", "/metrics", metrics},
     {"GET", "/v1/models", models},
     {"GET", kModelPrefix, one_model},
     {"POST", "/v1/chat/completions", chat_completions},
     {"POST", "/v1/completions", completions},
     {"POST", "/tokenize", tokenize},
     {"POST", "/detokenize", detokenize},
+    {"POST", "/v1/tokenize", tokenize},
+    {"POST", "/v1/detokenize", detokenize},
 }};
 
 // ---- authentication
@@ -132,6 +137,11 @@ bool equal_keys(std::string_view given, std::string_view key) {
     difference |= static_cast<unsigned char>(given[i] ^ wanted);
   }
   return difference == 0;
+}
+
+/// What is about a model's replies or text; the state of the server is open to probes and dashboards.
+bool is_protected(std::string_view path) {
+  return path.substr(0, 3) == "/v1" || path == "/tokenize" || path == "/detokenize";
 }
 
 bool authorized(const HttpRequest& request, const std::vector<std::string>& keys) {
@@ -212,7 +222,7 @@ class Api final : public HttpHandler {
     if (request.method == "OPTIONS") return preflight(request);
     const std::string path = route_path(request.path);
     const auto& keys = context_.rules.settings.server.api_key;
-    if (!keys.empty() && path.substr(0, 3) == "/v1" && !authorized(request, keys)) {
+    if (!keys.empty() && is_protected(path) && !authorized(request, keys)) {
       return error_response(ApiError(401, "missing or wrong API key", {}, "invalid_api_key"));
     }
     if (find_route(request.method, path) != nullptr) return std::nullopt;

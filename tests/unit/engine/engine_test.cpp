@@ -1,6 +1,8 @@
 #include "engine/engine.h"
 
+#include <array>
 #include <limits>
+#include <numeric>
 #include <semaphore>
 #include <string>
 #include <thread>
@@ -377,6 +379,47 @@ TEST_F(EngineTest, QueueWithoutLimit) {
   for (int i = 0; i < 1000; ++i) generations.push_back(engine.submit(request()));
   go_forever();
   for (auto& generation : generations) EXPECT_EQ(read_all(*generation).result.reason, FinishReason::kStop);
+}
+
+TEST_F(EngineTest, CountsItsWork) {
+  Engine& engine = start({.context = 500, .max_queued = 1, .prefill_rows = 64});
+  GenerationRequest choice = request(100, 4);
+  std::vector<GenerationRequest> choices(2, choice);
+  choices[1].sampling.choice = 1;
+  for (auto& generation : engine.submit(choices)) read_all(*generation);
+  EngineMetrics counted = engine.metrics();
+  EXPECT_EQ(counted.prompt_tokens, 200U);
+  EXPECT_EQ(counted.generation_tokens, 8U);
+  EXPECT_EQ(counted.finished, (std::array<uint64_t, 4>{0, 2, 0, 0}));
+  EXPECT_EQ(counted.request_choices.counts, (std::vector<uint64_t>{0, 1, 0, 0, 0, 0}));  // one request of 2
+  EXPECT_EQ(counted.iteration_tokens.sum, 2 * (64 + 36 + 3));  // two prompt chunks, three tokens fed back
+  EXPECT_EQ(counted.request_prompt_tokens.sum, 200);
+  EXPECT_EQ(counted.request_generation_tokens.sum, 8);
+  EXPECT_EQ(counted.request_max_tokens.sum, 8);
+  const auto observed = [](const Histogram& values) {
+    return std::accumulate(values.counts.begin(), values.counts.end(), uint64_t{0});
+  };
+  EXPECT_EQ(observed(counted.time_to_first_token), 2U);
+  EXPECT_EQ(observed(counted.inter_token), 6U);
+  EXPECT_EQ(observed(counted.time_per_output_token), 2U);
+  for (const Histogram* times : {&counted.e2e, &counted.queue, &counted.inference, &counted.prefill, &counted.decode}) {
+    EXPECT_EQ(observed(*times), 2U);
+  }
+  EXPECT_GE(counted.e2e.sum, counted.queue.sum + counted.prefill.sum + counted.decode.sum);
+
+  hold_forward();
+  auto running = engine.submit(request());
+  wait_entered();
+  auto waiting = engine.submit(request());
+  EXPECT_EQ(refusal(engine, request()), Kind::kQueueFull);
+  waiting->cancel();
+  running->cancel();
+  go_forever();
+  read_all(*waiting);
+  read_all(*running);
+  counted = engine.metrics();
+  EXPECT_EQ(counted.refused, 1U);
+  EXPECT_EQ(counted.finished, (std::array<uint64_t, 4>{0, 2, 2, 0}));
 }
 
 TEST_F(EngineTest, CancelWhileWaiting) {

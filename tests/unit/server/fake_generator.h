@@ -36,6 +36,7 @@ class FakeGenerator final : public Generator {
     return generations;
   }
   engine::EngineStatus status() const override { return current; }
+  engine::EngineMetrics metrics() const override { return counted; }
   int64_t context() const override { return 512; }
 
   engine::GenerationRequest last() {
@@ -51,6 +52,7 @@ class FakeGenerator final : public Generator {
   Script script;
   std::optional<engine::SubmitError::Kind> refuse;
   engine::EngineStatus current{true, false, 0, 0};
+  engine::EngineMetrics counted{512};
 
  private:
   std::mutex mutex_;

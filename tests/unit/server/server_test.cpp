@@ -6,9 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fake_generator.h"
-#include "raw_client.h"
-#include "text/load_tokenizer.h"
+#include "api_test.h"
 
 namespace glm53::server {
 namespace {
@@ -19,10 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using text::ReplyChannel;
 
-const text::Tokenizer& tokenizer() {
-  static const text::Tokenizer loaded = test::load_tokenizer(GLM53_TEST_DATA "/models/glm53-tiny/tokenizer.json");
-  return loaded;
-}
+const text::Tokenizer& tokenizer() { return tiny_tokenizer(); }
 
 int32_t id_of(const char* marker) { return tokenizer().require_added(marker); }
 
@@ -45,48 +40,17 @@ std::vector<std::string> events(const std::string& body) {
   return found;
 }
 
-class ServerTest : public testing::Test {
+class ServerTest : public ApiTest {
  protected:
   void SetUp() override {
-    settings_.server.host = "127.0.0.1";
-    settings_.server.port = 0;
+    ApiTest::SetUp();
     settings_.model.path = "/models/glm53-tiny/";
-    settings_.model.served_name = "served";
-    settings_.defaults.max_tokens = 100;
-    generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
-      say(generation, ReplyChannel::kReasoning, "think");
-      say(generation, ReplyChannel::kContent, "answer");
-      generation.finish(result_of(request, FinishReason::kStop));
-    };
   }
 
-  void serve() {
-    GenerationDefaults defaults;
-    defaults.eos_ids = {id_of("<|endoftext|>"), id_of("<|user|>"), id_of("<|observation|>")};
-    defaults.vocab = 4096;
-    server_ = std::make_unique<Server>(generator_, tokenizer(), settings_, defaults, "1.2.3");
-    server_->start();
-  }
-  RawReply ask(const std::string& request) {
-    if (server_ == nullptr) serve();
-    RawClient client(server_->port());
-    client.send(request);
-    return client.reply();
-  }
   RawReply chat(const std::string& fields = {}) { return ask(post("/v1/chat/completions", chat_body(fields))); }
   static json error_of(const RawReply& reply) { return json::parse(reply.body).at("error"); }
 
-  void finish_with(std::function<void(engine::GenerationResult&)> change) {
-    generator_.script = [change](engine::Generation& generation, const engine::GenerationRequest& request) {
-      engine::GenerationResult result = result_of(request, FinishReason::kStop);
-      change(result);
-      generation.finish(result);
-    };
-  }
-
-  Settings settings_;
-  FakeGenerator generator_;
-  std::unique_ptr<Server> server_;
+  void finish_with(std::function<void(engine::GenerationResult&)> change) { reply_with({}, std::move(change)); }
 };
 
 // ---- small routes, headers, authentication
@@ -114,7 +78,7 @@ TEST_F(ServerTest, HealthFollowsTheEngine) {
 }
 
 TEST_F(ServerTest, RoutesAndMethodsThatDoNotExist) {
-  serve();
+  start();
   RawClient client(server_->port());
   client.send(post("/v1/nothing", chat_body()) + get("/v1/chat/completions") + post("/health", chat_body()) +
               post("/v1/chat/completions/", chat_body()));
@@ -416,7 +380,7 @@ TEST_F(ServerTest, ASilentStreamGetsComments) {
     while (!stop && !generation.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     generation.finish(result_of(request, FinishReason::kStop));
   };
-  serve();
+  start();
   RawClient client(server_->port());
   client.send(post("/v1/chat/completions", chat_body("\"stream\":true")));
   EXPECT_TRUE(client.wait_for(": keepalive\n\n"));
@@ -432,7 +396,7 @@ TEST_F(ServerTest, LeavingCancels) {
       cancelled = run_until_cancelled(generation);
       generation.finish(result_of(request, FinishReason::kCancelled));
     };
-    if (server_ == nullptr) serve();
+    start();
     {
       RawClient client(server_->port());
       client.send(post("/v1/chat/completions", chat_body(fields)));
@@ -450,7 +414,7 @@ TEST_F(ServerTest, StoppingCancelsWhatOutlastsTheDrain) {
     cancelled = run_until_cancelled(generation);
     generation.finish(result_of(request, FinishReason::kCancelled));
   };
-  serve();
+  start();
   RawClient client(server_->port());
   client.send(post("/v1/chat/completions", chat_body("\"stream\":true")));
   while (!started) std::this_thread::sleep_for(std::chrono::milliseconds(1));
