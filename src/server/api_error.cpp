@@ -16,6 +16,33 @@ const char* error_type(int status) {
   }
 }
 
+/// By the status that messages_status() gives.
+const char* messages_error_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+    case 529:
+      return "overloaded_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+/// Clients of the Messages API know a full queue as 529.
+int messages_status(const ApiError& error) { return error.code == "queue_full" ? 529 : error.status; }
+
+std::string print(const nlohmann::ordered_json& json) {
+  // Messages may quote request text, so they are printed as UTF-8 whatever they hold.
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 }  // namespace
 
 ApiError bad_field(std::string field, const std::string& message) { return {400, message, std::move(field)}; }
@@ -26,15 +53,22 @@ std::string error_json(const ApiError& error) {
   body["type"] = error_type(error.status);
   body["param"] = error.param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(error.param);
   body["code"] = error.code.empty() ? nlohmann::ordered_json(error.status) : nlohmann::ordered_json(error.code);
-  const nlohmann::ordered_json whole = {{"error", std::move(body)}};
-  // Messages may quote request text, so they are printed as UTF-8 whatever they hold.
-  return whole.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return print({{"error", std::move(body)}});
 }
 
-HttpResponse error_response(const ApiError& error) {
+std::string messages_error_json(const ApiError& error) {
+  nlohmann::ordered_json body;
+  body["type"] = messages_error_type(messages_status(error));
+  body["message"] = error.what();
+  return print({{"type", "error"}, {"error", std::move(body)}});
+}
+
+HttpResponse error_response(const ApiError& error, std::string_view path) {
+  static constexpr std::string_view kMessages = "/v1/messages";
+  const bool messages = path.substr(0, kMessages.size()) == kMessages;
   HttpResponse response;
-  response.status = error.status;
-  response.body = error_json(error);
+  response.status = messages ? messages_status(error) : error.status;
+  response.body = messages ? messages_error_json(error) : error_json(error);
   if (error.status == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
   if (error.retry_after_s > 0) response.headers.push_back({"Retry-After", std::to_string(error.retry_after_s)});
   return response;

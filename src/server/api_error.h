@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "server/http_types.h"
 
@@ -24,7 +25,10 @@ ApiError bad_field(std::string field, const std::string& message);
 /// {"error":{"message","type","param","code"}}; `type` follows from the status.
 std::string error_json(const ApiError& error);
 
-/// The same as a reply.
-HttpResponse error_response(const ApiError& error);
+/// The error object of the Messages API (spec 40 §9): {"type":"error","error":{"type","message"}}.
+std::string messages_error_json(const ApiError& error);
+
+/// An error as a reply, in the shape of the protocol that `path` belongs to.
+HttpResponse error_response(const ApiError& error, std::string_view path);
 
 }  // namespace glm53::server

@@ -31,26 +31,6 @@ struct ChatReply {
   }
 };
 
-std::vector<engine::GenerationRequest> prepare(const ChatRequest& request, const std::string& id,
-                                               const ApiContext& api) {
-  const Settings& settings = api.rules.settings;
-  engine::GenerationRequest generation =
-      make_generation(request.common, chat_prompt_ids(request.prompt, api), settings.defaults.max_tokens, api);
-  generation.id = id;
-  if (!request.common.ignore_eos) {
-    generation.end_ids = api.rules.defaults.eos_ids;
-    // At high effort the model sometimes opens a second turn of its own instead of ending (spec 40 §3).
-    const auto assistant = api.tokenizer.added_id("<|assistant|>");
-    if (settings.guards.assistant_ends && assistant) generation.end_ids.push_back(*assistant);
-  }
-  generation.reply.split_reasoning = true;
-  generation.reply.thinking = request.prompt.thinking;
-  generation.reply.start = text::start_channel(generation.prompt, api.tokenizer);
-  std::vector<engine::GenerationRequest> choices;
-  add_choices(generation, request.common.choices, choices);
-  return choices;
-}
-
 ordered_json whole_choice(RunningReply& reply, size_t index, const ChatReply& chat, const HttpRequest& http,
                           Usage& usage) {
   std::string content = chat.echo;
@@ -162,6 +142,24 @@ std::vector<int32_t> chat_prompt_ids(const text::ChatPromptInput& input, const A
   return api.tokenizer.encode(prompt.segments);
 }
 
+engine::GenerationRequest chat_generation(const ChatRequest& request, std::vector<int32_t> prompt,
+                                          const std::string& id, const ApiContext& api) {
+  const Settings& settings = api.rules.settings;
+  engine::GenerationRequest generation =
+      make_generation(request.common, std::move(prompt), settings.defaults.max_tokens, api);
+  generation.id = id;
+  if (!request.common.ignore_eos) {
+    generation.end_ids = api.rules.defaults.eos_ids;
+    // At high effort the model sometimes opens a second turn of its own instead of ending (spec 40 §3).
+    const auto assistant = api.tokenizer.added_id("<|assistant|>");
+    if (settings.guards.assistant_ends && assistant) generation.end_ids.push_back(*assistant);
+  }
+  generation.reply.split_reasoning = true;
+  generation.reply.thinking = request.prompt.thinking;
+  generation.reply.start = text::start_channel(generation.prompt, api.tokenizer);
+  return generation;
+}
+
 HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
   const ChatRequest request = parse_chat_request(http.body, api.rules);
   const ApiSettings& settings = api.rules.settings.api;
@@ -175,7 +173,10 @@ HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
   const ReplyShapes shapes{
       [&](RunningReplies& replies) { return whole_reply(replies, chat, http); },
       [chat, keepalive](RunningReplies& replies, SseWriter& out) { stream_reply(replies, chat, keepalive, out); }};
-  return answer(prepare(request, chat.head.id, api), api, request.common.stream, shapes);
+  std::vector<engine::GenerationRequest> choices;
+  add_choices(chat_generation(request, chat_prompt_ids(request.prompt, api), chat.head.id, api), request.common.choices,
+              choices);
+  return answer(std::move(choices), api, request.common.stream, shapes);
 }
 
 }  // namespace glm53::server

@@ -116,29 +116,6 @@ TemplateKwargs top_level_kwargs(const PromptJson& body, const TemplateKwargs& te
   return kwargs;
 }
 
-void read_template(const PromptJson& body, const RequestRules& rules, text::ChatPromptInput& prompt) {
-  const TemplateKwargs in_body = request_kwargs(body);
-  TemplateKwargs kwargs = server_kwargs(rules.settings.defaults);
-  kwargs.merge(in_body);
-  kwargs.merge(top_level_kwargs(body, in_body));
-
-  const bool given = kwargs.thinking || kwargs.enable_thinking;
-  prompt.thinking = !given || kwargs.thinking.value_or(false) || kwargs.enable_thinking.value_or(false);
-  prompt.effort = kwargs.effort.value_or("");
-  prompt.clear_thinking = kwargs.clear_thinking.value_or(false);
-  prompt.add_generation_prompt = kwargs.add_generation_prompt.value_or(true);
-  prompt.continue_final_message = kwargs.continue_final_message.value_or(false);
-  if (prompt.add_generation_prompt && prompt.continue_final_message) {
-    throw bad_field("continue_final_message",
-                    "continue_final_message needs add_generation_prompt false: a final message is either continued or "
-                    "followed by a new one");
-  }
-  const std::string& effort_at = rules.settings.chat_template.effort_at;
-  prompt.effort_at = effort_at == "tail"               ? text::EffortPlacement::kTail
-                     : effort_at == "before_last_user" ? text::EffortPlacement::kBeforeLastUser
-                                                       : text::EffortPlacement::kHead;
-}
-
 // ---- messages and tools
 
 bool is_media_type(std::string_view type) {
@@ -199,24 +176,6 @@ std::vector<PromptJson> read_tools(const PromptJson& body) {
   return *tools;
 }
 
-void check_tool_choice(const PromptJson& body, bool has_tools) {
-  const PromptJson* choice = body.find("tool_choice");
-  if (choice != nullptr) {
-    const bool known = choice->is_object() ||
-                       (choice->is_string() && (choice->as_string() == "none" || choice->as_string() == "auto" ||
-                                                choice->as_string() == "required"));
-    if (!known) throw bad_field("tool_choice", "tool_choice must be none, auto, required or an object");
-    const bool none = choice->is_string() && choice->as_string() == "none";
-    if (!none && !has_tools) throw bad_field("tool_choice", "tool_choice needs tools");
-    if (choice->is_object() || choice->as_string() == "required") {
-      throw bad_field("tool_choice", "tool_choice other than auto and none is not supported by this version");
-    }
-  }
-  if (!opt_bool(body, "parallel_tool_calls").value_or(true) && has_tools) {
-    throw bad_field("parallel_tool_calls", "parallel_tool_calls false is not supported by this version");
-  }
-}
-
 void check_modalities(const PromptJson& body) {
   const PromptJson::Array* modalities = opt_array(body, "modalities");
   if (modalities == nullptr) return;
@@ -248,6 +207,47 @@ std::string read_echo(const PromptJson& body, const PromptJson& final_message) {
 }
 
 }  // namespace
+
+void read_template(const PromptJson& body, const RequestRules& rules, text::ChatPromptInput& prompt) {
+  const TemplateKwargs in_body = request_kwargs(body);
+  TemplateKwargs kwargs = server_kwargs(rules.settings.defaults);
+  kwargs.merge(in_body);
+  kwargs.merge(top_level_kwargs(body, in_body));
+
+  const bool given = kwargs.thinking || kwargs.enable_thinking;
+  prompt.thinking = !given || kwargs.thinking.value_or(false) || kwargs.enable_thinking.value_or(false);
+  prompt.effort = kwargs.effort.value_or("");
+  prompt.clear_thinking = kwargs.clear_thinking.value_or(false);
+  prompt.add_generation_prompt = kwargs.add_generation_prompt.value_or(true);
+  prompt.continue_final_message = kwargs.continue_final_message.value_or(false);
+  if (prompt.add_generation_prompt && prompt.continue_final_message) {
+    throw bad_field("continue_final_message",
+                    "continue_final_message needs add_generation_prompt false: a final message is either continued or "
+                    "followed by a new one");
+  }
+  const std::string& effort_at = rules.settings.chat_template.effort_at;
+  prompt.effort_at = effort_at == "tail"               ? text::EffortPlacement::kTail
+                     : effort_at == "before_last_user" ? text::EffortPlacement::kBeforeLastUser
+                                                       : text::EffortPlacement::kHead;
+}
+
+void check_tool_choice(const PromptJson& body, bool has_tools) {
+  const PromptJson* choice = body.find("tool_choice");
+  if (choice != nullptr) {
+    const bool known = choice->is_object() ||
+                       (choice->is_string() && (choice->as_string() == "none" || choice->as_string() == "auto" ||
+                                                choice->as_string() == "required"));
+    if (!known) throw bad_field("tool_choice", "tool_choice must be none, auto, required or an object");
+    const bool none = choice->is_string() && choice->as_string() == "none";
+    if (!none && !has_tools) throw bad_field("tool_choice", "tool_choice needs tools");
+    if (choice->is_object() || choice->as_string() == "required") {
+      throw bad_field("tool_choice", "tool_choice other than auto and none is not supported by this version");
+    }
+  }
+  if (!opt_bool(body, "parallel_tool_calls").value_or(true) && has_tools) {
+    throw bad_field("parallel_tool_calls", "parallel_tool_calls false is not supported by this version");
+  }
+}
 
 ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules) {
   const PromptJson json = parse_body(body);

@@ -19,4 +19,11 @@ struct ChatRequest {
 /// Throws ApiError naming the field.
 ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules);
 
+/// The template's variables: the server's defaults, then `chat_template_kwargs`, then the body's own fields. Leaves
+/// messages and tools alone. Throws ApiError naming the field.
+void read_template(const text::PromptJson& body, const RequestRules& rules, text::ChatPromptInput& prompt);
+
+/// `tool_choice` and `parallel_tool_calls`. Throws ApiError naming the field.
+void check_tool_choice(const text::PromptJson& body, bool has_tools);
+
 }  // namespace glm53::server

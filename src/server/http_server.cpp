@@ -251,7 +251,7 @@ class Connection final : private httplib::Server {
         response = std::move(*refusal);
         drop_body();
       } else if (const BodyResult result = read_body(&request.body); result != BodyResult::kRead) {
-        response = error_response(body_error(result));
+        response = error_response(body_error(result), request.path);
       } else {
         response = shared_.handler.handle(request);
       }
@@ -259,7 +259,7 @@ class Connection final : private httplib::Server {
       abandon();
     } catch (const std::exception& error) {
       spdlog::error("{} {}: {}", request.method, request.path, error.what());
-      response = error_response(ApiError(500, "internal error", {}, "server_error"));
+      response = error_response(ApiError(500, "internal error", {}, "server_error"), request.path);
     }
     fill(out, std::move(response));
   }

@@ -99,6 +99,16 @@ const PromptJson* opt_object(const PromptJson& object, std::string_view key, std
   return typed(object, key, PromptJson::Kind::kObject, "an object", path);
 }
 
+const std::string& require_string(const PromptJson& object, std::string_view key, std::string_view path) {
+  const std::string* value = opt_string(object, key, path);
+  if (value == nullptr) throw bad_field(field_name(path, key), field_name(path, key) + " is required");
+  return *value;
+}
+
+void require_object(const PromptJson& value, const std::string& field) {
+  if (!value.is_object()) throw bad_field(field, field + " must be an object");
+}
+
 PromptJson parse_body(std::string_view body) {
   if (body.empty()) throw ApiError(400, "the request body is empty: a JSON object is expected");
   try {

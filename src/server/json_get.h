@@ -26,6 +26,11 @@ const text::PromptJson::Array* opt_array(const text::PromptJson& object, std::st
                                          std::string_view path = {});
 const text::PromptJson* opt_object(const text::PromptJson& object, std::string_view key, std::string_view path = {});
 
+/// A string that must be there.
+const std::string& require_string(const text::PromptJson& object, std::string_view key, std::string_view path = {});
+/// A value that must be an object; `field` names it.
+void require_object(const text::PromptJson& value, const std::string& field);
+
 /// A value that must be an integer in [low, high]; `field` names it.
 int64_t require_int(const text::PromptJson& value, const std::string& field, int64_t low, int64_t high);
 

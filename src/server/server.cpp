@@ -13,6 +13,7 @@
 #include "server/chat_completions.h"
 #include "server/completions.h"
 #include "server/http_server.h"
+#include "server/messages.h"
 #include "server/metrics.h"
 #include "server/request_gate.h"
 #include "server/running_reply.h"
@@ -111,7 +112,7 @@ struct Route {
   }
 };
 
-constexpr std::array<Route, 13> kRoutes = {{
+constexpr std::array<Route, 15> kRoutes = {{
     {"GET", "/health", health},
     {"GET", "/ping", health},
     {"GET", "/load", load},
@@ -121,6 +122,8 @@ constexpr std::array<Route, 13> kRoutes = {{
     {"GET", kModelPrefix, one_model},
     {"POST", "/v1/chat/completions", chat_completions},
     {"POST", "/v1/completions", completions},
+    {"POST", "/v1/messages", messages},
+    {"POST", "/v1/messages/count_tokens", count_message_tokens},
     {"POST", "/tokenize", tokenize},
     {"POST", "/detokenize", detokenize},
     {"POST", "/v1/tokenize", tokenize},
@@ -204,7 +207,7 @@ class Api final : public HttpHandler {
     try {
       response = find_route(request.method, route_path(request.path))->handler(request, context_);
     } catch (const ApiError& error) {
-      response = error_response(error);
+      response = error_response(error, request.path);
     }
     add_common_headers(request, response);
     return response;
@@ -223,15 +226,16 @@ class Api final : public HttpHandler {
     const std::string path = route_path(request.path);
     const auto& keys = context_.rules.settings.server.api_key;
     if (!keys.empty() && is_protected(path) && !authorized(request, keys)) {
-      return error_response(ApiError(401, "missing or wrong API key", {}, "invalid_api_key"));
+      return error_response(ApiError(401, "missing or wrong API key", {}, "invalid_api_key"), path);
     }
     if (find_route(request.method, path) != nullptr) return std::nullopt;
     std::string allowed;
     for (const Route& route : kRoutes) {
       if (route.matches(path)) allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
     }
-    if (allowed.empty()) return error_response(ApiError(404, "there is no route " + path));
-    HttpResponse response = error_response(ApiError(405, "method " + request.method + " is not allowed for " + path));
+    if (allowed.empty()) return error_response(ApiError(404, "there is no route " + path), path);
+    HttpResponse response =
+        error_response(ApiError(405, "method " + request.method + " is not allowed for " + path), path);
     response.headers.push_back({"Allow", (allowed == "GET" ? "GET, HEAD" : allowed) + ", OPTIONS"});
     return response;
   }

@@ -13,6 +13,10 @@ void SseWriter::send(std::string_view text) {
 
 void SseWriter::event(std::string_view json) { send("data: " + std::string(json) + "\n\n"); }
 
+void SseWriter::event(std::string_view name, std::string_view json) {
+  send("event: " + std::string(name) + "\ndata: " + std::string(json) + "\n\n");
+}
+
 void SseWriter::comment(std::string_view text) { send(": " + std::string(text) + "\n\n"); }
 
 void SseWriter::done() { send("data: [DONE]\n\n"); }

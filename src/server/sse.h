@@ -13,9 +13,10 @@ class SseWriter {
  public:
   explicit SseWriter(BodyWriter& body) : body_(body) {}
 
-  void event(std::string_view json);    ///< data: JSON
-  void comment(std::string_view text);  ///< ": text": ignored by clients, seen by proxies
-  void done();                          ///< data: [DONE]
+  void event(std::string_view json);                         ///< data: JSON
+  void event(std::string_view name, std::string_view json);  ///< the same with a name before it
+  void comment(std::string_view text);                       ///< ": text": ignored by clients, seen by proxies
+  void done();                                               ///< data: [DONE]
   bool client_gone() { return body_.client_gone(); }
 
  private:

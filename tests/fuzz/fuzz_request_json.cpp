@@ -1,4 +1,4 @@
-// Everything that reads a client's bytes before the tokenizer does: request head, chunked coding, and the two request
+// Everything that reads a client's bytes before the tokenizer does: request head, chunked coding, and the request
 // parsers up to the rendered prompt. Refusals are exceptions of known types; anything else is a finding.
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +8,7 @@
 #include "server/api_error.h"
 #include "server/chat_request.h"
 #include "server/completions.h"
+#include "server/messages_request.h"
 #include "server/request_gate.h"
 #include "text/chat_prompt.h"
 
@@ -44,18 +45,25 @@ void run_chunks(std::string_view bytes) {
   require(whole_data.size() <= (1 << 16));
 }
 
-void run_parsers(std::string_view body) {
-  RequestRules rules;
-  rules.defaults.vocab = 4096;
-  rules.defaults.eos_ids = {1, 2};
+template <class Parse>
+void run_chat_parser(const Parse& parse) {
   try {
-    const ChatRequest request = parse_chat_request(body, rules);
+    const ChatRequest request = parse();
     (void)text::render_chat_prompt(request.prompt);
   } catch (const ApiError& error) {
     require(error.status == 400 || error.status == 404);
     (void)error_json(error);
+    (void)messages_error_json(error);
   } catch (const text::ChatPromptError&) {
   }
+}
+
+void run_parsers(std::string_view body) {
+  RequestRules rules;
+  rules.defaults.vocab = 4096;
+  rules.defaults.eos_ids = {1, 2};
+  run_chat_parser([&] { return parse_chat_request(body, rules); });
+  run_chat_parser([&] { return parse_messages_request(body, rules, MessagesPurpose::kReply); });
   try {
     (void)parse_completion_request(body, rules);
   } catch (const ApiError& error) {
