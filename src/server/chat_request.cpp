@@ -12,16 +12,12 @@ namespace {
 
 using text::PromptJson;
 
-constexpr size_t kMaxTools = 1024;
-
 constexpr UnsupportedField kUnsupported[] = {
     {"chat_template", Neutral::kNothing},   {"documents", Neutral::kEmpty},
     {"functions", Neutral::kEmpty},         {"function_call", Neutral::kNothing},
     {"separate_reasoning", Neutral::kTrue}, {"thinking_token_budget", Neutral::kNothing},
     {"audio", Neutral::kNothing},
 };
-
-std::string indexed(const std::string& path, size_t i) { return path + '[' + std::to_string(i) + ']'; }
 
 // ---- thinking (spec 40 §2.2)
 

@@ -9,6 +9,8 @@
 
 namespace glm53::server {
 
+inline constexpr size_t kMaxTools = 1024;
+
 struct ChatRequest {
   CommonFields common;
   text::ChatPromptInput prompt;

@@ -26,6 +26,9 @@ const text::PromptJson::Array* opt_array(const text::PromptJson& object, std::st
                                          std::string_view path = {});
 const text::PromptJson* opt_object(const text::PromptJson& object, std::string_view key, std::string_view path = {});
 
+/// The name of a list's member: "messages[2]".
+inline std::string indexed(const std::string& path, size_t i) { return path + '[' + std::to_string(i) + ']'; }
+
 /// A string that must be there.
 const std::string& require_string(const text::PromptJson& object, std::string_view key, std::string_view path = {});
 /// A value that must be an object; `field` names it.

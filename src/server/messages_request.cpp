@@ -7,6 +7,7 @@
 
 #include "glm53/core/printable.h"
 #include "server/api_error.h"
+#include "server/chat_json.h"
 #include "server/json_get.h"
 
 namespace glm53::server {
@@ -14,23 +15,9 @@ namespace {
 
 using text::PromptJson;
 
-constexpr size_t kMaxTools = 1024;
-constexpr size_t kMaxStops = 64;
 constexpr size_t kLongestWord = 64;  // of a client in a message
 
 constexpr UnsupportedField kUnsupported[] = {{"output_format", Neutral::kNothing}, {"mcp_servers", Neutral::kEmpty}};
-
-std::string indexed(const std::string& path, size_t i) { return path + '[' + std::to_string(i) + ']'; }
-
-PromptJson text_of(std::string text) { return PromptJson::string(std::move(text)); }
-
-PromptJson text_part(const std::string& text) {
-  return PromptJson::object({{"type", text_of("text")}, {"text", text_of(text)}});
-}
-
-PromptJson message(const char* role, PromptJson content) {
-  return PromptJson::object({{"role", text_of(role)}, {"content", std::move(content)}});
-}
 
 // ---- content blocks
 
@@ -104,8 +91,7 @@ PromptJson tool_result(const PromptJson& block, const std::string& path) {
       }
     }
   }
-  return PromptJson::object(
-      {{"role", text_of("tool")}, {"tool_call_id", text_of(id)}, {"content", PromptJson::array(std::move(parts))}});
+  return chat_tool_result(id, PromptJson::array(std::move(parts)));
 }
 
 /// Tool results answer the turn before, so they come first; what else was said follows as a message of its own.
@@ -122,15 +108,13 @@ void add_user(const PromptJson& content, const std::string& path, std::vector<Pr
       parts.push_back(text_part(plain_text(blocks[i], block_path)));
     }
   }
-  if (!parts.empty() || !results) out.push_back(message("user", PromptJson::array(std::move(parts))));
+  if (!parts.empty() || !results) out.push_back(chat_message("user", PromptJson::array(std::move(parts))));
 }
 
 PromptJson tool_call(const PromptJson& block, const std::string& path) {
-  PromptJson::Object function = {{"name", text_of(require_string(block, "name", path + '.'))}};
-  if (const PromptJson* input = opt_object(block, "input", path + '.')) function.emplace_back("arguments", *input);
-  return PromptJson::object({{"id", text_of(require_string(block, "id", path + '.'))},
-                             {"type", text_of("function")},
-                             {"function", PromptJson::object(std::move(function))}});
+  const PromptJson* input = opt_object(block, "input", path + '.');
+  return chat_tool_call(require_string(block, "id", path + '.'), require_string(block, "name", path + '.'),
+                        input != nullptr ? *input : PromptJson::object({}));
 }
 
 /// What a provider's own tools left in the history means nothing to this model.
@@ -176,7 +160,7 @@ void add_system(const PromptJson& body, std::vector<PromptJson>& out) {
     const std::string& part = require_string(blocks[i], "text", path + '.');
     if (i > 0 || part.compare(0, kBilling.size(), kBilling) != 0) text += part;
   }
-  if (!text.empty()) out.push_back(message("system", text_of(std::move(text))));
+  if (!text.empty()) out.push_back(chat_message("system", text_of(std::move(text))));
 }
 
 void read_messages(const PromptJson& body, text::ChatPromptInput& prompt) {

@@ -15,9 +15,7 @@ namespace {
 
 using text::PromptJson;
 
-constexpr size_t kMaxStops = 64;
 constexpr size_t kMaxBadWords = 256;
-constexpr int64_t kMaxCount = int64_t{1} << 40;  // of tokens: more than any context, and sums cannot overflow
 
 constexpr UnsupportedField kUnsupported[] = {
     {"prompt_logprobs", Neutral::kNothing},
@@ -219,14 +217,14 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
   fields.biases = read_biases(body, rules.defaults.vocab);
   fields.allowed_token_ids = read_allowed_ids(body, rules.defaults.vocab);
   fields.bad_words = read_bad_words(body);
-  fields.truncate_prompt = opt_int(body, "truncate_prompt_tokens", -1, kMaxCount);
+  fields.truncate_prompt = opt_int(body, "truncate_prompt_tokens", -1, kMaxTokens);
   if (fields.truncate_prompt == 0) {
     throw bad_field("truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or at least 1");
   }
-  fields.max_tokens = opt_int(body, "max_completion_tokens", 1, kMaxCount);
-  const auto max_tokens = opt_int(body, "max_tokens", 1, kMaxCount);
+  fields.max_tokens = opt_int(body, "max_completion_tokens", 1, kMaxTokens);
+  const auto max_tokens = opt_int(body, "max_tokens", 1, kMaxTokens);
   if (!fields.max_tokens) fields.max_tokens = max_tokens;
-  fields.min_tokens = opt_int(body, "min_tokens", 0, kMaxCount).value_or(0);
+  fields.min_tokens = opt_int(body, "min_tokens", 0, kMaxTokens).value_or(0);
   fields.stop = read_stop(body);
   fields.stop_token_ids = read_ids(body, "stop_token_ids", rules.defaults.vocab);
   fields.include_stop = opt_bool(body, "include_stop_str_in_output").value_or(false);

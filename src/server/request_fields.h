@@ -15,6 +15,10 @@
 
 namespace glm53::server {
 
+inline constexpr size_t kMaxStops = 64;
+/// More than any context, and sums cannot overflow.
+inline constexpr int64_t kMaxTokens = int64_t{1} << 40;
+
 struct CommonFields {
   SamplingParams sampling;            ///< seed set, from OS entropy when the request has none
   std::optional<int64_t> max_tokens;  ///< >= 1

@@ -16,6 +16,7 @@
 #include "server/messages.h"
 #include "server/metrics.h"
 #include "server/request_gate.h"
+#include "server/responses.h"
 #include "server/running_reply.h"
 #include "server/tokenize.h"
 
@@ -112,7 +113,7 @@ struct Route {
   }
 };
 
-constexpr std::array<Route, 15> kRoutes = {{
+constexpr std::array<Route, 16> kRoutes = {{
     {"GET", "/health", health},
     {"GET", "/ping", health},
     {"GET", "/load", load},
@@ -122,6 +123,7 @@ constexpr std::array<Route, 15> kRoutes = {{
     {"GET", kModelPrefix, one_model},
     {"POST", "/v1/chat/completions", chat_completions},
     {"POST", "/v1/completions", completions},
+    {"POST", "/v1/responses", responses},
     {"POST", "/v1/messages", messages},
     {"POST", "/v1/messages/count_tokens", count_message_tokens},
     {"POST", "/tokenize", tokenize},

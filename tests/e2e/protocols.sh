@@ -81,6 +81,61 @@ refused "a message without max_tokens" /v1/messages '{"messages":[{"role":"user"
 refused "a message beyond the context" /v1/messages "$(jq -c '. + {max_tokens: 9000}' <<<"$count")" \
   "input length and \`max_tokens\` exceed context limit"
 
+# ---- the Responses API
+ask='{"max_output_tokens":400,"temperature":0,"input":"Count from 1 to 20, one number per line."}'
+reply=$(post /v1/responses "$ask")
+equal "a response has the chat's content" \
+  "$(jq -r '.output[] | select(.type == "message").content[0].text' <<<"$reply")" "$(seq 1 20)"
+equal "and its reasoning" "$(jq -r '.output[] | select(.type == "reasoning").content[0].text' <<<"$reply")" \
+  "$(jq -r '.choices[0].message.reasoning_content' <<<"$chat")"
+equal "its kind, model, status and usage are right" \
+  "$(jq -c '[.object, .model, .status, .incomplete_details, .usage.input_tokens, .usage.output_tokens, .usage.total_tokens]' <<<"$reply")" \
+  "$(jq -c '["response", .model, "completed", null, .usage.prompt_tokens, .usage.completion_tokens, .usage.total_tokens]' <<<"$chat")"
+post /v1/responses "$(jq -c '. + {stream: true}' <<<"$ask")" >"$scratch/stream"
+events_named <"$scratch/stream" >"$scratch/events"
+equal "a stream's events come in order" "$(jq -r '.type | sub("^response\\."; "")' "$scratch/events" | uniq | paste -sd' ')" \
+  "created in_progress output_item.added content_part.added reasoning_text.delta reasoning_text.done content_part.done output_item.done output_item.added content_part.added output_text.delta output_text.done content_part.done output_item.done completed"
+equal "they are numbered without gaps" "$(jq -s 'to_entries | all(.key == .value.sequence_number)' "$scratch/events")" true
+equal "the streamed text is the whole one" \
+  "$(jq -j 'select(.type == "response.output_text.delta").delta' "$scratch/events")" "$(seq 1 20)"
+equal "the last event holds the whole response" \
+  "$(tail -n 1 "$scratch/events" | jq -c '.response | [.status, .usage, [.output[] | [.type, .content[0].text]]]')" \
+  "$(jq -c '[.status, .usage, [.output[] | [.type, .content[0].text]]]' <<<"$reply")"
+equal "no [DONE] follows" "$(grep -c 'DONE' "$scratch/stream")" 0
+equal "a cut response is incomplete" \
+  "$(post /v1/responses "$(jq -c '. + {max_output_tokens: 3}' <<<"$ask")" | jq -c '[.status, .incomplete_details.reason]')" \
+  '["incomplete","max_output_tokens"]'
+reply=$(post /v1/responses '{"temperature":0,"reasoning":{"effort":"none"},"input":[{"role":"user","content":"What is 8 * 7?"}]}')
+contains "effort none answers without reasoning" "$(jq -c '[.output[] | [.type, .content[0].text]]' <<<"$reply")" \
+  '[["message","8 * 7 = 56'
+reply=$(post /v1/responses "$(jq -c '{temperature: 0, max_output_tokens: 40, reasoning: {effort: "none"}, input: ([
+    {role: "user", content: "What is 8 * 7?"}] + .output + [{role: "user", content: "What is 2 + 3?"}])}' <<<"$reply")")
+contains "a response's output is taken back as input" "$(jq -r '.output[-1].content[0].text' <<<"$reply")" "2 + 3 = 5"
+
+# refused NAME JSON PARAM: 400 naming the field.
+refused() {
+  post /v1/responses "$2" >/dev/null
+  equal "refused: $1" "$(status) $(jq -r '[(.error.message | type), .error.param // "-"] | join(" ")' "$scratch/reply" 2>&1)" \
+    "400 string $3"
+}
+refused "a response without JSON" hello -
+refused "a response to nothing" '{}' input
+refused "an item of an unknown role" '{"input":[{"role":"wizard","content":"hi"}]}' 'input[0].role'
+refused "a picture" '{"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:"}]}]}' 'input[0].content[0]'
+refused "a stored response" '{"input":"hi","previous_response_id":"resp_1"}' previous_response_id
+refused "a response beyond the context" '{"input":"hi","max_output_tokens":9000}' max_output_tokens
+
+# ---- what reads the bodies of one protocol must survive those of all others, and everything malformed
+for path in /v1/messages /v1/messages/count_tokens /v1/responses /tokenize /detokenize; do
+  bad=0
+  for file in tests/data/fuzz/request_json/* tests/data/malformed/request_json/*.json; do
+    code=$(curl -sS -m 60 -o "$scratch/reply" -w '%{http_code}' --data-binary @"$file" "$url$path")
+    case $code in 200 | 400 | 404) ;; *) bad=$((bad + 1)) && echo "    $path: $code for $file" ;; esac
+  done
+  equal "$path: the request corpora never give a 5xx" "$bad" 0
+done
+equal "the server is still well" "$(post /v1/messages "$count" | jq -r '.content[0].text')" "$(seq 1 20)"
+
 stop_server
 equal "SIGTERM ends the server with code 0" "$stop_code" 0
 finish

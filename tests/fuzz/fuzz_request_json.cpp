@@ -10,6 +10,7 @@
 #include "server/completions.h"
 #include "server/messages_request.h"
 #include "server/request_gate.h"
+#include "server/responses_request.h"
 #include "text/chat_prompt.h"
 
 namespace {
@@ -64,6 +65,7 @@ void run_parsers(std::string_view body) {
   rules.defaults.eos_ids = {1, 2};
   run_chat_parser([&] { return parse_chat_request(body, rules); });
   run_chat_parser([&] { return parse_messages_request(body, rules, MessagesPurpose::kReply); });
+  run_chat_parser([&] { return parse_responses_request(body, rules).chat; });
   try {
     (void)parse_completion_request(body, rules);
   } catch (const ApiError& error) {
