@@ -1,0 +1,232 @@
+#include "text/grammar.h"
+
+#include <map>
+#include <set>
+
+#include "glm53/core/error.h"
+#include "glm53/core/utf8.h"
+#include "text/char_nfa.h"
+#include "text/grammar_builder.h"
+#include "text/json_pieces.h"
+#include "text/json_schema.h"
+
+namespace glm53::text {
+
+std::shared_ptr<const Grammar> compile_json_schema(const PromptJson& schema, const JsonGrammarOptions& options) {
+  if (schema.is_bool() && !schema.as_bool()) throw Error("schema: false admits no value");
+  GrammarBuilder builder;
+  JsonPieces pieces(builder, options.any_whitespace);
+  return builder.finish(SchemaCompiler(builder, pieces, schema, options).compile(schema));
+}
+
+std::shared_ptr<const Grammar> compile_json_schema(std::string_view schema, const JsonGrammarOptions& options) {
+  PromptJson json;
+  try {
+    json = PromptJson::parse(schema);
+  } catch (const PromptJson::ParseError& e) {
+    throw Error(std::string("schema: ") + e.what());
+  }
+  return compile_json_schema(json, options);
+}
+
+std::shared_ptr<const Grammar> compile_json_object(const JsonGrammarOptions& options) {
+  GrammarBuilder builder;
+  return builder.finish(JsonPieces(builder, options.any_whitespace).object());
+}
+
+std::shared_ptr<const Grammar> compile_regex(std::string_view pattern) {
+  GrammarBuilder builder;
+  const int32_t root = builder.add_rule();
+  parse_regex(pattern, false).emit(builder, builder.start(root), CharEncoding::kRaw, builder.end(root));
+  return builder.finish(root);
+}
+
+std::shared_ptr<const Grammar> compile_choice(std::span<const std::string> choices) {
+  if (choices.empty()) throw Error("choice: the list is empty");
+  GrammarBuilder builder;
+  const int32_t root = builder.add_rule();
+  for (const std::string& choice : choices) {
+    if (choice.empty()) throw Error("choice: a text is empty");
+    if (!is_utf8(choice)) throw Error("choice: a text is not valid UTF-8");
+    builder.literal(builder.start(root), choice, builder.end(root));
+  }
+  return builder.finish(root);
+}
+
+namespace {
+
+class ToolCalls {
+ public:
+  ToolCalls(GrammarBuilder& builder, JsonPieces& pieces, const ToolTags& tags, const JsonGrammarOptions& options)
+      : builder_(builder), pieces_(pieces), tags_(tags), options_(options) {}
+
+  /// "<tool_call>" name arguments "</tool_call>".
+  void function(int32_t from, const ToolFunction& function, int32_t to) {
+    const int32_t name = builder_.add_node();
+    const int32_t arguments = builder_.add_node();
+    const int32_t close = builder_.add_node();
+    builder_.token(from, tags_.call_open, name);
+    builder_.literal(name, function.name, arguments);
+    builder_.token(close, tags_.call_close, to);
+    const int32_t begin = builder_.add_node();
+    newline(arguments, begin);
+    draw_arguments(begin, function.parameters, close);
+  }
+
+ private:
+  static constexpr size_t kFreeOrder = 8;  // properties: each set of those given is a state
+
+  /// Some templates write one; the model may have seen them.
+  void newline(int32_t from, int32_t to) {
+    builder_.epsilon(from, to);
+    builder_.bytes(from, '\n', '\n', to);
+  }
+
+  void draw_arguments(int32_t from, const PromptJson* parameters, int32_t to) {
+    const PromptJson* properties = parameters != nullptr ? parameters->find("properties") : nullptr;
+    if (properties == nullptr || !properties->is_object() || properties->members().empty()) {
+      return builder_.epsilon(from, to);
+    }
+    std::set<std::string_view> required;
+    if (const PromptJson* names = parameters->find("required"); names != nullptr && names->is_array()) {
+      for (const PromptJson& name : names->items()) {
+        if (name.is_string()) required.insert(name.as_string());
+      }
+    }
+    std::vector<int32_t> units;
+    std::vector<bool> optional;
+    for (const auto& [name, schema] : properties->members()) {
+      units.push_back(unit(name, schema, *parameters));
+      optional.push_back(!required.contains(name));
+    }
+    if (units.size() > kFreeOrder) {
+      for (size_t i = 0; i < units.size(); ++i) {
+        const int32_t next = builder_.add_node();
+        builder_.call(from, units[i], next);
+        if (optional[i]) builder_.epsilon(from, next);
+        from = next;
+      }
+      return builder_.epsilon(from, to);
+    }
+    const size_t sets = size_t{1} << units.size();
+    std::vector<int32_t> given(sets);
+    for (int32_t& node : given) node = builder_.add_node();
+    builder_.epsilon(from, given[0]);
+    for (size_t set = 0; set < sets; ++set) {
+      bool complete = true;
+      for (size_t i = 0; i < units.size(); ++i) {
+        const size_t bit = size_t{1} << i;
+        if ((set & bit) != 0) continue;
+        builder_.call(given[set], units[i], given[set | bit]);
+        complete &= optional[i];
+      }
+      if (complete) builder_.epsilon(given[set], to);
+    }
+  }
+
+  /// "<arg_key>" name "</arg_key>" "<arg_value>" value "</arg_value>".
+  int32_t unit(const std::string& name, const PromptJson& schema, const PromptJson& parameters) {
+    const int32_t rule = builder_.add_rule();
+    const int32_t key = builder_.add_node();
+    const int32_t key_end = builder_.add_node();
+    const int32_t between = builder_.add_node();
+    const int32_t before_value = builder_.add_node();
+    const int32_t value = builder_.add_node();
+    const int32_t value_end = builder_.add_node();
+    const int32_t after = builder_.add_node();
+    builder_.token(builder_.start(rule), tags_.key_open, key);
+    builder_.literal(key, name, key_end);
+    builder_.token(key_end, tags_.key_close, between);
+    newline(between, before_value);
+    builder_.token(before_value, tags_.value_open, value);
+    draw_value(value, schema, parameters, value_end);
+    builder_.token(value_end, tags_.value_close, after);
+    newline(after, builder_.end(rule));
+    return rule;
+  }
+
+  void draw_value(int32_t from, const PromptJson& schema, const PromptJson& parameters, int32_t to) {
+    SchemaCompiler::Kinds kinds;
+    try {
+      kinds = SchemaCompiler(builder_, pieces_, parameters, options_).compile_argument(schema);
+    } catch (const Error&) {
+      kinds = by_type(schema);  // the form that spec 40 §4.5 wants for such an argument
+    }
+    if (kinds.text) builder_.call(from, any_text(), to);
+    for (const std::string& text : kinds.texts) builder_.literal(from, text, to);
+    if (kinds.json) builder_.call(from, *kinds.json, to);
+  }
+
+  SchemaCompiler::Kinds by_type(const PromptJson& schema) {
+    std::vector<std::string> types;
+    const PromptJson* type = schema.find("type");
+    if (type != nullptr && type->is_string()) types.push_back(type->as_string());
+    if (type != nullptr && type->is_array()) {
+      for (const PromptJson& name : type->items()) {
+        if (name.is_string()) types.push_back(name.as_string());
+      }
+    }
+    SchemaCompiler::Kinds kinds;
+    for (const std::string& name : types) {
+      const int32_t rule = name == "integer"   ? pieces_.integer()
+                           : name == "number"  ? pieces_.number()
+                           : name == "boolean" ? pieces_.boolean()
+                           : name == "null"    ? pieces_.null()
+                           : name == "array"   ? pieces_.array()
+                           : name == "object"  ? pieces_.object()
+                                               : -1;
+      if (rule < 0) {
+        kinds.text = true;
+        continue;
+      }
+      if (!kinds.json) kinds.json = builder_.add_rule();
+      builder_.call(builder_.start(*kinds.json), rule, builder_.end(*kinds.json));
+    }
+    kinds.text |= types.empty();
+    return kinds;
+  }
+
+  /// Tags are tokens of their own, so that text of ordinary tokens never ends a value.
+  int32_t any_text() {
+    return builder_.shared_rule("text", [this](int32_t start, int32_t end) {
+      builder_.epsilon(start, end);
+      emit_characters(builder_, start, 0, kLastCodePoint, CharEncoding::kRaw, start);
+    });
+  }
+
+  GrammarBuilder& builder_;
+  JsonPieces& pieces_;
+  const ToolTags tags_;
+  const JsonGrammarOptions options_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Grammar> compile_tool_calls(std::span<const ToolFunction> functions, const ToolTags& tags,
+                                                  const ToolGrammarOptions& options) {
+  constexpr int kMaxCalls = 128;  // spec 40 §4.5
+  if (functions.empty()) throw Error("tools: no function to call");
+  GrammarBuilder builder;
+  JsonPieces pieces(builder, options.json.any_whitespace);
+  ToolCalls calls(builder, pieces, tags, options.json);
+  const int32_t call = builder.add_rule();
+  for (const ToolFunction& function : functions) {
+    if (function.name.empty() || !is_utf8(function.name)) throw Error("tools: a function's name is empty or not UTF-8");
+    calls.function(builder.start(call), function, builder.end(call));
+  }
+  const int32_t root = builder.add_rule();
+  int32_t at = builder.start(root);
+  for (int i = 0; i < (options.parallel ? kMaxCalls : 1); ++i) {
+    const int32_t next = builder.add_node();
+    builder.call(at, call, next);
+    builder.epsilon(next, builder.end(root));
+    at = next;
+  }
+  if (options.content != nullptr) {
+    SchemaCompiler schema(builder, pieces, *options.content, options.json);
+    builder.call(builder.start(root), schema.compile(*options.content), builder.end(root));
+  }
+  return builder.finish(root);
+}
+
+}  // namespace glm53::text

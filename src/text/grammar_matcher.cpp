@@ -1,0 +1,186 @@
+#include "text/grammar_matcher.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "glm53/core/error.h"
+
+namespace glm53::text {
+namespace {
+
+constexpr size_t kKeptMasks = 1024;        // 19 KB each for 154,880 ids
+constexpr size_t kKeptParts = 1024;        // likewise
+constexpr int64_t kMaskWork = 20'000'000;  // about a second
+constexpr size_t kHistory = 2 * (static_cast<size_t>(GrammarMatcher::kMaxRollback) + 1);
+
+void allow(std::vector<uint32_t>& mask, int32_t id) {
+  mask[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<uint32_t>(id) % 32);
+}
+
+}  // namespace
+
+GrammarTables::GrammarTables(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie)
+    : grammar_(std::move(grammar)), trie_(std::move(trie)), path_(static_cast<size_t>(trie_->max_depth()) + 1) {}
+
+const std::shared_ptr<GrammarAutomaton>& GrammarTables::automaton() {
+  if (automaton_ == nullptr || automaton_->bytes() > GrammarAutomaton::kSoftBytes) {
+    masks_.clear();
+    mask_index_.clear();
+    parts_.clear();
+    automaton_ = std::make_shared<GrammarAutomaton>(grammar_);
+  }
+  return automaton_;
+}
+
+size_t GrammarTables::bytes() const {
+  size_t bytes = automaton_ != nullptr ? automaton_->bytes() : 0;
+  bytes += (masks_.size() + parts_.size()) * trie_->mask_words() * sizeof(uint32_t);
+  for (const auto& [state, part] : parts_) bytes += part.returning.size() * sizeof(int32_t);
+  return bytes;
+}
+
+void GrammarTables::walk(int32_t state, int32_t top, Mask& mask, std::vector<int32_t>* returning) {
+  const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
+  const std::vector<int32_t>& tokens = trie_->token_order();
+  path_[nodes[static_cast<size_t>(top)].depth] = state;
+  const int32_t end = nodes[static_cast<size_t>(top)].skip;
+  for (int32_t at = top + 1; at < end;) {
+    const TokenTrie::Node& node = nodes[static_cast<size_t>(at)];
+    const int32_t next = automaton_->next(path_[node.depth - 1U], node.byte);
+    if (next == GrammarAutomaton::kDead) {
+      at = node.skip;
+      continue;
+    }
+    if (automaton_->work() > work_end_) throw Error("grammar: too ambiguous to follow");
+    path_[node.depth] = next;
+    const int32_t tokens_end = nodes[static_cast<size_t>(at) + 1].first_token;
+    for (int32_t t = node.first_token; t < tokens_end; ++t) allow(mask, tokens[static_cast<size_t>(t)]);
+    if (returning != nullptr && automaton_->returns(next) && node.skip > at + 1) returning->push_back(at);
+    ++at;
+  }
+}
+
+const GrammarTables::PartMask& GrammarTables::part_mask(std::span<const GrammarAutomaton::Config> group) {
+  std::vector<GrammarAutomaton::Config> nodes(group.begin(), group.end());
+  if (trie_->max_depth() < Grammar::kShapeReach) {
+    for (GrammarAutomaton::Config& c : nodes) c.node = grammar_->nodes()[static_cast<size_t>(c.node)].shape;
+  }
+  const int32_t state = automaton_->unknown_state(nodes);
+  if (const auto found = parts_.find(state); found != parts_.end()) return found->second;
+  PartMask part;
+  part.allowed.resize(trie_->mask_words());
+  walk(state, 0, part.allowed, &part.returning);
+  if (parts_.size() >= kKeptParts) parts_.clear();
+  return parts_.emplace(state, std::move(part)).first->second;
+}
+
+const GrammarTables::Mask& GrammarTables::mask(int32_t state) {
+  if (const auto found = mask_index_.find(state); found != mask_index_.end()) {
+    masks_.splice(masks_.begin(), masks_, found->second);
+    return found->second->mask;
+  }
+  work_end_ = automaton_->work() + kMaskWork;
+  Mask mask(trie_->mask_words());
+  const auto all = automaton_->configs(state);
+  const std::vector<GrammarAutomaton::Config> configs(all.begin(), all.end());  // the span does not outlive new states
+  for (size_t begin = 0, end = 0; begin < configs.size(); begin = end) {
+    const int32_t stack = configs[begin].stack;
+    while (end < configs.size() && configs[end].stack == stack) ++end;
+    if (automaton_->depth(stack) > GrammarAutomaton::kSharedDepth) {
+      mask.assign(trie_->mask_words(), 0);
+      walk(state, 0, mask, nullptr);
+      break;
+    }
+    const PartMask& part = part_mask(std::span(configs).subspan(begin, end - begin));
+    for (size_t w = 0; w < mask.size(); ++w) mask[w] |= part.allowed[w];
+    const int32_t after = automaton_->after(stack);
+    if (after == GrammarAutomaton::kDead) continue;
+    for (const int32_t top : part.returning) walk(after, top, mask, nullptr);
+  }
+  for (size_t i = 0; i < grammar_->token_ids().size(); ++i) {
+    if (automaton_->next(state, 256 + static_cast<int>(i)) != GrammarAutomaton::kDead) {
+      allow(mask, grammar_->token_ids()[i]);
+    }
+  }
+  if (automaton_->accepts(state)) {
+    for (const int32_t id : trie_->end_ids()) allow(mask, id);
+  }
+  if (masks_.size() >= kKeptMasks) {
+    mask_index_.erase(masks_.back().state);
+    masks_.pop_back();
+  }
+  masks_.push_front({state, std::move(mask)});
+  mask_index_.emplace(state, masks_.begin());
+  return masks_.front().mask;
+}
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<GrammarTables> tables, std::optional<int32_t> starts_after)
+    : tables_(std::move(tables)), automaton_(tables_->automaton()), starts_after_(starts_after) {
+  history_.push_back(starts_after_ ? kWaiting : automaton_->start_state());
+}
+
+// States are numbers of one automaton: when the tables have begun a new one, the reply's states move there.
+void GrammarMatcher::renew_automaton() {
+  const std::shared_ptr<GrammarAutomaton>& present = tables_->automaton();
+  if (present == automaton_) return;
+  for (int32_t& state : history_) {
+    if (state >= 0) state = present->import(*automaton_, state);
+  }
+  automaton_ = present;
+}
+
+std::span<const uint32_t> GrammarMatcher::next_mask() {
+  if (!active()) return {};
+  renew_automaton();
+  return tables_->mask(ended() ? GrammarAutomaton::kDead : history_.back());
+}
+
+int32_t GrammarMatcher::follow(int32_t id) {
+  int32_t state = history_.back();
+  const std::vector<int32_t>& named = automaton_->grammar().token_ids();
+  if (const auto at = std::ranges::find(named, id); at != named.end()) {
+    return automaton_->next(state, 256 + static_cast<int>(at - named.begin()));
+  }
+  const std::string_view bytes = tables_->trie().bytes(id);
+  if (bytes.empty()) return GrammarAutomaton::kDead;
+  for (const char byte : bytes) state = automaton_->next(state, static_cast<uint8_t>(byte));
+  return state;
+}
+
+bool GrammarMatcher::allows(int32_t id) {
+  if (!active()) return true;
+  if (ended()) return false;
+  if (std::ranges::find(tables_->trie().end_ids(), id) != tables_->trie().end_ids().end()) return can_end();
+  renew_automaton();
+  return follow(id) != GrammarAutomaton::kDead;
+}
+
+bool GrammarMatcher::accept(int32_t id) {
+  int32_t next = kWaiting;
+  if (active()) {
+    if (!allows(id)) return false;
+    const auto& ends = tables_->trie().end_ids();
+    next = std::ranges::find(ends, id) != ends.end() ? kEnded : follow(id);
+  } else if (id == *starts_after_) {
+    renew_automaton();
+    next = automaton_->start_state();
+  }
+  if (history_.size() >= kHistory) {
+    history_.erase(history_.begin(), history_.end() - kMaxRollback);
+  }
+  history_.push_back(next);
+  return true;
+}
+
+void GrammarMatcher::rollback(int tokens) {
+  if (tokens < 0 || tokens > kMaxRollback || static_cast<size_t>(tokens) >= history_.size()) {
+    throw std::out_of_range("GrammarMatcher::rollback");
+  }
+  history_.resize(history_.size() - static_cast<size_t>(tokens));
+}
+
+bool GrammarMatcher::can_end() const { return history_.back() >= 0 && automaton_->accepts(history_.back()); }
+bool GrammarMatcher::must_end() const { return can_end() && !automaton_->continues(history_.back()); }
+
+}  // namespace glm53::text

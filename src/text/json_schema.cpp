@@ -1,0 +1,530 @@
+#include "text/json_schema.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include "glm53/core/error.h"
+#include "text/json_schema_keywords.h"
+
+namespace glm53::text {
+namespace {
+
+[[noreturn]] void fail(std::string_view keyword, const std::string& what) {
+  throw Error("schema: '" + std::string(keyword) + "' " + what);
+}
+
+int64_t count(const PromptJson& schema, std::string_view keyword, int64_t otherwise) {
+  const PromptJson* value = schema.find(keyword);
+  if (value == nullptr) return otherwise;
+  if (!value->is_number()) fail(keyword, "must be a number");
+  const Decimal number = Decimal::parse(value->number_literal());
+  if (number.negative || !number.fraction.empty()) fail(keyword, "must be a non-negative integer");
+  if (number.whole.size() > 5 || std::stoi(number.whole) > GrammarLimits::kRepeat) fail(keyword, "is beyond 10000");
+  return std::stoi(number.whole);
+}
+
+std::optional<NumberBound> bound(const PromptJson& schema, bool low) {
+  const char* plain = low ? "minimum" : "maximum";
+  const char* exclusive = low ? "exclusiveMinimum" : "exclusiveMaximum";
+  std::optional<NumberBound> bound;
+  if (const PromptJson* value = schema.find(plain)) {
+    if (!value->is_number()) fail(plain, "must be a number");
+    bound = {Decimal::parse(value->number_literal()), false};
+  }
+  if (const PromptJson* value = schema.find(exclusive)) {
+    if (value->is_bool()) {  // draft 4
+      if (bound) bound->exclusive = value->as_bool();
+      return bound;
+    }
+    if (!value->is_number()) fail(exclusive, "must be a number");
+    const NumberBound other{Decimal::parse(value->number_literal()), true};
+    const int order = bound ? compare(other.value, bound->value) : 0;
+    if (!bound || (low ? order >= 0 : order <= 0)) bound = other;
+  }
+  return bound;
+}
+
+/// The bound that refuses more.
+std::optional<NumberBound> tighter(const std::optional<NumberBound>& a, const std::optional<NumberBound>& b, bool low) {
+  if (!a || !b) return a ? a : b;
+  const int order = compare(a->value, b->value);
+  if (order == 0) return a->exclusive ? a : b;
+  return (order > 0) == low ? a : b;
+}
+
+int64_t smaller_limit(int64_t a, int64_t b) { return a < 0 ? b : b < 0 ? a : std::min(a, b); }
+
+bool is_integral(const PromptJson& number) { return Decimal::parse(number.number_literal()).fraction.empty(); }
+
+}  // namespace
+
+int32_t SchemaCompiler::compile(const PromptJson& schema) {
+  const int32_t rule = rule_of({&schema});
+  drain();
+  return rule;
+}
+
+void SchemaCompiler::drain() {
+  while (!todo_.empty()) {
+    const auto [rule, schemas] = todo_.front();
+    todo_.pop_front();
+    draw(rule, schemas);
+  }
+}
+
+int32_t SchemaCompiler::rule_of(const Schemas& schemas) {
+  if (const auto found = rules_.find(schemas); found != rules_.end()) return found->second;
+  const int32_t rule = builder_.add_rule();
+  rules_.emplace(schemas, rule);
+  todo_.emplace_back(rule, schemas);
+  return rule;
+}
+
+// A reference or an anyOf that stands alone stays a call, which is what makes recursion possible; beside other keywords
+// it is merged with them.
+void SchemaCompiler::draw(int32_t rule, const Schemas& schemas) {
+  const auto call = [&](const PromptJson& schema) {
+    builder_.call(builder_.start(rule), rule_of({&schema}), builder_.end(rule));
+  };
+  if (schemas.size() == 1 && schemas[0]->is_object()) {
+    const PromptJson& schema = *schemas[0];
+    const std::string* only = nullptr;
+    size_t asserting = 0;
+    for (const auto& [key, value] : schema.members()) {
+      if (value.is_null() || !is_assertion(key)) continue;
+      ++asserting;
+      only = &key;
+    }
+    if (asserting == 1) {
+      const PromptJson& value = *schema.find(*only);
+      if (*only == "$ref" && value.is_string()) return call(resolve(value.as_string()));
+      if ((*only == "anyOf" || *only == "oneOf") && value.is_array() && !value.items().empty()) {
+        for (const PromptJson& branch : value.items()) {
+          if (!branch.is_bool() || branch.as_bool()) call(branch);
+        }
+        return;
+      }
+    }
+  }
+  for (const Flat& flat : flatten(schemas)) draw_flat(rule, flat);
+}
+
+void SchemaCompiler::draw_flat(int32_t rule, const Flat& flat) {
+  if (flat.values) return draw_values(rule, flat);
+  const int32_t from = builder_.start(rule);
+  const int32_t to = builder_.end(rule);
+  if ((flat.types & kNull) != 0) builder_.call(from, pieces_.null(), to);
+  if ((flat.types & kBoolean) != 0) builder_.call(from, pieces_.boolean(), to);
+  if ((flat.types & kInteger) != 0) {
+    const bool integer = (flat.types & kFraction) == 0;
+    if (flat.low || flat.high) {
+      pieces_.bounded_number(from, flat.low, flat.high, integer, to);
+    } else {
+      builder_.call(from, integer ? pieces_.integer() : pieces_.number(), to);
+    }
+  }
+  if ((flat.types & kString) != 0) draw_string(from, flat, to);
+  if ((flat.types & kObject) != 0) draw_object(from, flat, to);
+  if ((flat.types & kArray) != 0) draw_array(from, flat, to);
+}
+
+std::optional<CharNfa> SchemaCompiler::language(const Flat& flat) const {
+  std::optional<CharNfa> all;
+  const auto add = [&](const CharNfa& nfa) { all = all ? CharNfa::both(*all, nfa) : nfa; };
+  for (const std::string& pattern : flat.patterns) add(parse_regex(pattern, true));
+  for (const std::string_view format : flat.formats) add(parse_regex(format, false));
+  if (all && (flat.min_length > 0 || flat.max_length >= 0)) add(CharNfa::any(flat.min_length, flat.max_length));
+  return all;
+}
+
+void SchemaCompiler::draw_string(int32_t from, const Flat& flat, int32_t to) {
+  if (flat.max_length >= 0 && flat.min_length > flat.max_length) fail("minLength", "is greater than maxLength");
+  const std::optional<CharNfa> nfa = language(flat);
+  if (!nfa && flat.min_length == 0 && flat.max_length < 0) return builder_.call(from, pieces_.string(), to);
+  // A rule of its own, so that what can follow within the string is worked out once.
+  const int32_t rule = builder_.add_rule();
+  builder_.call(from, rule, to);
+  if (!nfa) {
+    return pieces_.counted_string(builder_.start(rule), flat.min_length, flat.max_length, builder_.end(rule));
+  }
+  const int32_t open = builder_.add_node();
+  const int32_t close = builder_.add_node();
+  builder_.literal(builder_.start(rule), "\"", open);
+  nfa->emit(builder_, open, CharEncoding::kJson, close);
+  builder_.literal(close, "\"", builder_.end(rule));
+}
+
+void SchemaCompiler::draw_object(int32_t from, const Flat& flat, int32_t to) {
+  const std::set<std::string_view> required_names(flat.required.begin(), flat.required.end());
+  std::set<std::string_view> declared;
+  Rest rest = flat.additional;
+  // As strict structured output has it elsewhere: beside `properties`, no further keys unless the schema asks for them.
+  if (rest == Rest::kUnsaid && !flat.properties.empty()) rest = Rest::kForbidden;
+  if (options_.no_additional_properties && (!flat.properties.empty() || rest == Rest::kSchemas)) {
+    rest = Rest::kForbidden;
+  }
+  int32_t other = -1;
+  if (rest == Rest::kSchemas) other = rule_of(flat.additional_schemas);
+  if (rest == Rest::kUnsaid) other = pieces_.value();
+  std::vector<JsonPieces::Property> properties;
+  const auto is_false = [](const PromptJson* schema) { return schema->is_bool() && !schema->as_bool(); };
+  for (const Property& property : flat.properties) {
+    const bool required = required_names.contains(property.name);
+    declared.insert(property.name);
+    const bool never = std::ranges::any_of(property.schemas, is_false);
+    if (never && required) fail("required", "names a property whose schema is false");
+    // A forbidden property stays among the names, so that no further key takes its place.
+    properties.push_back({property.name, never ? builder_.add_rule() : rule_of(property.schemas), required});
+  }
+  for (const std::string& name : flat.required) {
+    if (!declared.insert(name).second) continue;
+    if (flat.additional == Rest::kForbidden) fail("required", "names a property that additionalProperties forbids");
+    properties.push_back({name, other >= 0 ? other : pieces_.value(), true});
+  }
+  pieces_.object_of(from, properties, other, to);
+}
+
+void SchemaCompiler::draw_array(int32_t from, const Flat& flat, int32_t to) {
+  if (flat.max_items >= 0 && flat.min_items > flat.max_items) fail("minItems", "is greater than maxItems");
+  std::vector<int32_t> prefix;
+  for (const Schemas& schemas : flat.prefix) prefix.push_back(rule_of(schemas));
+  int32_t other = -1;
+  if (flat.items == Rest::kSchemas) other = rule_of(flat.item_schemas);
+  if (flat.items == Rest::kUnsaid) other = pieces_.value();
+  if (other < 0 && flat.min_items > static_cast<int64_t>(prefix.size())) {
+    fail("minItems", "is more than items allows");
+  }
+  if (flat.max_items >= 0 && static_cast<size_t>(flat.max_items) < prefix.size()) {
+    prefix.resize(static_cast<size_t>(flat.max_items));
+  }
+  pieces_.array_of(from, prefix, other, flat.min_items, flat.max_items, to);
+}
+
+bool SchemaCompiler::admits(const Flat& flat, const PromptJson& value, const CharNfa* language) const {
+  using Kind = PromptJson::Kind;
+  const auto has = [&](unsigned type) { return (flat.types & type) != 0; };
+  switch (value.kind()) {
+    case Kind::kNull:
+      return has(kNull);
+    case Kind::kBool:
+      return has(kBoolean);
+    case Kind::kNumber: {
+      if (!has(is_integral(value) ? kInteger : kFraction)) return false;
+      const Decimal number = Decimal::parse(value.number_literal());
+      const int low = flat.low ? compare(number, flat.low->value) : 1;
+      const int high = flat.high ? compare(number, flat.high->value) : -1;
+      return (low > 0 || (low == 0 && !flat.low->exclusive)) && (high < 0 || (high == 0 && !flat.high->exclusive));
+    }
+    case Kind::kString: {
+      if (!has(kString)) return false;
+      if (language != nullptr) return language->matches(value.as_string());
+      const auto length = std::ranges::count_if(value.as_string(), [](char c) { return (c & 0xC0) != 0x80; });
+      return length >= flat.min_length && (flat.max_length < 0 || length <= flat.max_length);
+    }
+    case Kind::kArray:
+      if (!has(kArray)) return false;
+      if (!flat.prefix.empty() || flat.items != Rest::kUnsaid || flat.min_items > 0 || flat.max_items >= 0) {
+        fail("enum", "of arrays beside keywords for arrays is not supported");
+      }
+      return true;
+    case Kind::kObject:
+      if (!has(kObject)) return false;
+      if (!flat.properties.empty() || !flat.required.empty() || flat.additional != Rest::kUnsaid) {
+        fail("enum", "of objects beside keywords for objects is not supported");
+      }
+      return true;
+  }
+  return false;
+}
+
+void SchemaCompiler::draw_values(int32_t rule, const Flat& flat) {
+  const std::optional<CharNfa> nfa = language(flat);
+  for (const PromptJson* value : *flat.values) {
+    if (admits(flat, *value, nfa ? &*nfa : nullptr)) pieces_.constant(builder_.start(rule), *value, builder_.end(rule));
+  }
+}
+
+const PromptJson& SchemaCompiler::resolve(const std::string& reference) const {
+  if (reference.empty() || reference[0] != '#' || (reference.size() > 1 && reference[1] != '/')) {
+    fail("$ref", "is supported within the schema only (\"#/...\")");
+  }
+  const PromptJson* at = &document_;
+  size_t begin = 1;
+  while (begin < reference.size()) {
+    const size_t end = std::min(reference.find('/', begin + 1), reference.size());
+    std::string name;
+    for (size_t i = begin + 1; i < end; ++i) {  // RFC 6901, in a URI fragment
+      const char c = reference[i];
+      unsigned code = 0;
+      if (c == '~' && i + 1 < end && (reference[i + 1] == '0' || reference[i + 1] == '1')) {
+        name += reference[++i] == '0' ? '~' : '/';
+      } else if (c == '%' && i + 2 < end &&
+                 std::from_chars(&reference[i + 1], &reference[i + 1] + 2, code, 16).ptr == &reference[i + 1] + 2) {
+        name += static_cast<char>(code);
+        i += 2;
+      } else {
+        name += c;
+      }
+    }
+    const PromptJson* next = at->find(name);
+    if (at->is_array()) {
+      size_t index = 0;
+      const auto [stop, error] = std::from_chars(name.data(), name.data() + name.size(), index);
+      const bool valid = error == std::errc() && stop == name.data() + name.size() && index < at->items().size();
+      next = valid ? &at->items()[index] : nullptr;
+    }
+    if (next == nullptr) fail("$ref", "points to nothing");
+    at = next;
+    begin = end;
+  }
+  return *at;
+}
+
+std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const Schemas& schemas) const {
+  std::vector<Flat> flats = {Flat{}};
+  for (const PromptJson* schema : schemas) flats = cross(flats, flatten(*schema, 0));
+  return flats;
+}
+
+std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const PromptJson& schema, int depth) const {
+  if (depth > GrammarLimits::kSchemaDepth) throw Error("schema: '$ref' or 'allOf' nested more than 64 deep");
+  spend(1000);
+  if (schema.is_bool()) return schema.as_bool() ? std::vector<Flat>{Flat{}} : std::vector<Flat>{};
+  if (!schema.is_object()) throw Error("schema: a subschema must be an object or a boolean");
+  std::vector<Flat> flats = {own_keywords(schema)};
+  if (const PromptJson* reference = schema.find("$ref")) {
+    if (!reference->is_string()) fail("$ref", "must be a string");
+    flats = cross(flats, flatten(resolve(reference->as_string()), depth + 1));
+  }
+  for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
+    const PromptJson* list = schema.find(keyword);
+    if (list == nullptr) continue;
+    if (!list->is_array() || list->items().empty()) fail(keyword, "must be a list that is not empty");
+    std::vector<Flat> either;
+    for (const PromptJson& branch : list->items()) {
+      std::vector<Flat> part = flatten(branch, depth + 1);
+      if (std::string_view(keyword) == "allOf") {
+        flats = cross(flats, part);
+      } else {
+        either.insert(either.end(), part.begin(), part.end());
+        if (either.size() > GrammarLimits::kAlternatives) fail(keyword, "has more than 256 alternatives to merge");
+      }
+    }
+    if (std::string_view(keyword) != "allOf") flats = cross(flats, either);
+  }
+  const PromptJson* nullable = schema.find("nullable");
+  if (nullable != nullptr && nullable->truthy()) {
+    flats.emplace_back().types = kNull;
+  }
+  return flats;
+}
+
+SchemaCompiler::Flat SchemaCompiler::own_keywords(const PromptJson& schema) const {
+  Flat flat;
+  unsigned hinted = 0;
+  for (const auto& [key, value] : schema.members()) {
+    if (value.is_null() && key != "const") continue;
+    if (is_unsupported(key)) fail(key, "is not supported");
+    hinted |= key == "const" || key == "enum" || key == "anyOf" || key == "oneOf" || key == "allOf" || key == "$ref"
+                  ? kAllTypes
+                  : 0U;
+  }
+  const auto hint = [&](std::initializer_list<const char*> keywords, unsigned types) {
+    for (const char* keyword : keywords) hinted |= schema.find(keyword) != nullptr ? types : 0U;
+  };
+  hint({"properties", "required", "additionalProperties"}, kObject);
+  hint({"items", "prefixItems", "minItems", "maxItems"}, kArray);
+  hint({"minLength", "maxLength", "pattern"}, kString);
+  hint({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}, kInteger | kFraction);
+
+  if (const PromptJson* type = schema.find("type")) {
+    flat.types = 0;
+    const auto add = [&](const PromptJson& name) {
+      static const std::map<std::string_view, unsigned> kTypes = {
+          {"null", kNull},     {"boolean", kBoolean}, {"integer", kInteger}, {"number", kInteger | kFraction},
+          {"string", kString}, {"array", kArray},     {"object", kObject}};
+      const auto found = name.is_string() ? kTypes.find(name.as_string()) : kTypes.end();
+      if (found == kTypes.end()) fail("type", "must name JSON types");
+      flat.types |= found->second;
+    };
+    if (type->is_array()) {
+      for (const PromptJson& name : type->items()) add(name);
+    } else {
+      add(*type);
+    }
+  } else if (hinted != 0) {
+    flat.types = hinted;
+  }
+
+  if (const PromptJson* list = schema.find("enum")) {
+    if (!list->is_array() || list->items().empty()) fail("enum", "must be a list that is not empty");
+    flat.values.emplace();
+    for (const PromptJson& value : list->items()) flat.values->push_back(&value);
+  }
+  if (const PromptJson* value = schema.find_even_null("const")) {
+    Flat constant;
+    constant.values = {value};
+    flat = merge(flat, constant);
+  }
+
+  if (const PromptJson* properties = schema.find("properties")) {
+    if (!properties->is_object()) fail("properties", "must be an object");
+    for (const auto& [name, value] : properties->members()) flat.properties.push_back({name, {&value}});
+  }
+  if (const PromptJson* required = schema.find("required")) {
+    if (!required->is_array()) fail("required", "must be a list");
+    for (const PromptJson& name : required->items()) {
+      if (!name.is_string()) fail("required", "must be a list of strings");
+      flat.required.push_back(name.as_string());
+    }
+  }
+  const auto rest = [&](const PromptJson* value, Rest& kind, Schemas& schemas) {
+    if (value == nullptr) return;
+    kind = value->is_bool() && !value->as_bool() ? Rest::kForbidden : Rest::kSchemas;
+    if (kind == Rest::kSchemas) schemas.push_back(value);
+  };
+  rest(schema.find("additionalProperties"), flat.additional, flat.additional_schemas);
+
+  const PromptJson* items = schema.find("items");
+  const PromptJson* prefix = schema.find("prefixItems");
+  if (items != nullptr && items->is_array()) {  // the older name of prefixItems
+    if (prefix != nullptr) fail("items", "must be a schema beside prefixItems");
+    prefix = std::exchange(items, nullptr);
+  }
+  if (prefix != nullptr) {
+    if (!prefix->is_array()) fail("prefixItems", "must be a list");
+    for (const PromptJson& item : prefix->items()) flat.prefix.push_back({&item});
+  }
+  rest(items, flat.items, flat.item_schemas);
+  flat.min_items = count(schema, "minItems", 0);
+  flat.max_items = count(schema, "maxItems", -1);
+  flat.min_length = count(schema, "minLength", 0);
+  flat.max_length = count(schema, "maxLength", -1);
+  if (const PromptJson* pattern = schema.find("pattern")) {
+    if (!pattern->is_string()) fail("pattern", "must be a string");
+    flat.patterns.push_back(pattern->as_string());
+  }
+  if (const PromptJson* format = schema.find("format")) {
+    if (!format->is_string()) fail("format", "must be a string");
+    if (const std::string_view pattern = format_pattern(format->as_string()); !pattern.empty()) {
+      flat.formats.push_back(pattern);
+    }
+  }
+  flat.low = bound(schema, true);
+  flat.high = bound(schema, false);
+  return flat;
+}
+
+// References may repeat what they name any number of times over, so that the size of the schema says nothing.
+void SchemaCompiler::spend(size_t work) const {
+  work_ += work;
+  if (work_ > kMergeWork) throw Error("schema: too much to merge under 'allOf', 'anyOf' and '$ref'");
+}
+
+std::vector<SchemaCompiler::Flat> SchemaCompiler::cross(const std::vector<Flat>& a, const std::vector<Flat>& b) const {
+  if (a.size() * b.size() > GrammarLimits::kAlternatives) fail("allOf", "has more than 256 alternatives to merge");
+  std::vector<Flat> all;
+  for (const Flat& x : a) {
+    for (const Flat& y : b) {
+      Flat both = merge(x, y);
+      if (both.types != 0 && !(both.values && both.values->empty())) all.push_back(std::move(both));
+    }
+  }
+  return all;
+}
+
+SchemaCompiler::Flat SchemaCompiler::merge(const Flat& a, const Flat& b) const {
+  Flat both = a;
+  both.types &= b.types;
+  if (a.values && b.values) {
+    spend(10 * (a.values->size() + b.values->size()));
+    std::set<std::string> in_b;
+    for (const PromptJson* value : *b.values) in_b.insert(value->dump());
+    std::erase_if(*both.values, [&](const PromptJson* value) { return !in_b.contains(value->dump()); });
+  } else if (b.values) {
+    both.values = b.values;
+  }
+  merge_objects(both, b);
+  if (!a.prefix.empty() && !b.prefix.empty()) fail("allOf", "with several prefixItems is not supported");
+  const bool a_says_more = !b.prefix.empty() && a.items != Rest::kUnsaid;
+  const bool b_says_more = !a.prefix.empty() && b.items != Rest::kUnsaid;
+  if (a_says_more || b_says_more) fail("allOf", "of prefixItems and items is not supported");
+  if (!b.prefix.empty()) both.prefix = b.prefix;
+  both.items = std::max(a.items, b.items);
+  if (a.items == Rest::kForbidden || b.items == Rest::kForbidden) both.items = Rest::kForbidden;
+  both.item_schemas.insert(both.item_schemas.end(), b.item_schemas.begin(), b.item_schemas.end());
+  both.min_items = std::max(a.min_items, b.min_items);
+  both.max_items = smaller_limit(a.max_items, b.max_items);
+  both.min_length = std::max(a.min_length, b.min_length);
+  both.max_length = smaller_limit(a.max_length, b.max_length);
+  both.patterns.insert(both.patterns.end(), b.patterns.begin(), b.patterns.end());
+  both.formats.insert(both.formats.end(), b.formats.begin(), b.formats.end());
+  both.low = tighter(a.low, b.low, true);
+  both.high = tighter(a.high, b.high, false);
+  return both;
+}
+
+// A property that one side declares and the other does not falls under the other's additionalProperties.
+void SchemaCompiler::merge_objects(Flat& a, const Flat& b) const {
+  spend(10 * (a.properties.size() + b.properties.size()) + a.properties.size() * b.properties.size());
+  const std::vector<Property> declared_by_a = a.properties;
+  const auto find = [](const std::vector<Property>& properties, const std::string& name) {
+    return std::ranges::find(properties, name, &Property::name);
+  };
+  const auto obey = [](Property& property, const Flat& other) {
+    if (other.additional == Rest::kForbidden) fail("allOf", "forbids a property that one of its parts declares");
+    property.schemas.insert(property.schemas.end(), other.additional_schemas.begin(), other.additional_schemas.end());
+  };
+  for (Property& property : a.properties) {
+    const auto in_b = find(b.properties, property.name);
+    if (in_b == b.properties.end()) {
+      obey(property, b);
+    } else {
+      property.schemas.insert(property.schemas.end(), in_b->schemas.begin(), in_b->schemas.end());
+    }
+  }
+  for (const Property& property : b.properties) {
+    if (find(declared_by_a, property.name) != declared_by_a.end()) continue;
+    a.properties.push_back(property);
+    obey(a.properties.back(), a);
+  }
+  a.required.insert(a.required.end(), b.required.begin(), b.required.end());
+  if (a.additional == Rest::kForbidden || b.additional == Rest::kForbidden) {
+    a.additional = Rest::kForbidden;
+  } else {
+    a.additional = std::max(a.additional, b.additional);
+  }
+  a.additional_schemas.insert(a.additional_schemas.end(), b.additional_schemas.begin(), b.additional_schemas.end());
+}
+
+SchemaCompiler::Kinds SchemaCompiler::compile_argument(const PromptJson& schema) {
+  Kinds kinds;
+  for (const Flat& flat : flatten({&schema})) {
+    Flat rest = flat;
+    if (flat.values) {
+      std::vector<const PromptJson*> others;
+      const std::optional<CharNfa> nfa = language(flat);
+      for (const PromptJson* value : *flat.values) {
+        if (!value->is_string()) {
+          others.push_back(value);
+        } else if (admits(flat, *value, nfa ? &*nfa : nullptr)) {
+          kinds.texts.push_back(value->as_string());
+        }
+      }
+      rest.values = others;
+      if (others.empty()) continue;
+    } else {
+      kinds.text |= (flat.types & kString) != 0;
+      rest.types &= ~unsigned{kString};
+      if (rest.types == 0) continue;
+    }
+    if (!kinds.json) kinds.json = builder_.add_rule();
+    draw_flat(*kinds.json, rest);
+  }
+  drain();
+  return kinds;
+}
+
+}  // namespace glm53::text

@@ -1,0 +1,105 @@
+// JSON schemas drawn into a grammar (spec 40 §12.5).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/char_nfa.h"
+#include "text/json_pieces.h"
+#include "text/prompt_json.h"
+
+namespace glm53::text {
+
+class SchemaCompiler {
+ public:
+  /// `document` is what references point into; it outlives the compiler.
+  SchemaCompiler(GrammarBuilder& builder, JsonPieces& pieces, const PromptJson& document,
+                 const JsonGrammarOptions& options)
+      : builder_(builder), pieces_(pieces), document_(document), options_(options) {}
+
+  /// The rule of the values that `schema`, a part of the document, admits. Throws Error naming the keyword.
+  int32_t compile(const PromptJson& schema);
+
+  /// What a tool argument may be, as far as it matters for how it is written.
+  struct Kinds {
+    bool text = false;               ///< a string without enum
+    std::vector<std::string> texts;  ///< strings of an enum or const
+    std::optional<int32_t> json;     ///< rule of the values of other types
+  };
+  Kinds compile_argument(const PromptJson& schema);
+
+ private:
+  enum Type : unsigned {
+    kNull = 1,
+    kBoolean = 2,
+    kInteger = 4,
+    kFraction = 8,  ///< numbers that are written as no integer; "number" is both
+    kString = 16,
+    kArray = 32,
+    kObject = 64,
+    kAllTypes = 127,
+  };
+  using Schemas = std::vector<const PromptJson*>;  ///< all of which hold
+
+  struct Property {
+    std::string name;
+    Schemas schemas;
+  };
+  enum class Rest : uint8_t { kUnsaid, kForbidden, kSchemas };
+  /// Keywords without alternatives and references.
+  struct Flat {
+    unsigned types = kAllTypes;
+    std::optional<std::vector<const PromptJson*>> values;  ///< enum, const
+    std::vector<Property> properties;
+    std::vector<std::string> required;
+    Rest additional = Rest::kUnsaid;
+    Schemas additional_schemas;
+    std::vector<Schemas> prefix;
+    Rest items = Rest::kUnsaid;
+    Schemas item_schemas;
+    int64_t min_items = 0;
+    int64_t max_items = -1;
+    int64_t min_length = 0;
+    int64_t max_length = -1;
+    std::vector<std::string> patterns;
+    std::vector<std::string_view> formats;  ///< as patterns that match whole texts
+    std::optional<NumberBound> low;
+    std::optional<NumberBound> high;
+  };
+
+  int32_t rule_of(const Schemas& schemas);
+  void drain();
+  void draw(int32_t rule, const Schemas& schemas);
+  void draw_flat(int32_t rule, const Flat& flat);
+  void draw_values(int32_t rule, const Flat& flat);
+  void draw_string(int32_t from, const Flat& flat, int32_t to);
+  void draw_object(int32_t from, const Flat& flat, int32_t to);
+  void draw_array(int32_t from, const Flat& flat, int32_t to);
+  bool admits(const Flat& flat, const PromptJson& value, const CharNfa* language) const;
+  std::optional<CharNfa> language(const Flat& flat) const;
+
+  std::vector<Flat> flatten(const Schemas& schemas) const;
+  std::vector<Flat> flatten(const PromptJson& schema, int depth) const;
+  Flat own_keywords(const PromptJson& schema) const;
+  Flat merge(const Flat& a, const Flat& b) const;
+  void merge_objects(Flat& a, const Flat& b) const;
+  std::vector<Flat> cross(const std::vector<Flat>& a, const std::vector<Flat>& b) const;
+  void spend(size_t work) const;
+  const PromptJson& resolve(const std::string& reference) const;
+
+  GrammarBuilder& builder_;
+  JsonPieces& pieces_;
+  const PromptJson& document_;
+  const JsonGrammarOptions options_;
+  static constexpr size_t kMergeWork = 20'000'000;
+  mutable size_t work_ = 0;
+  std::map<Schemas, int32_t> rules_;
+  std::deque<std::pair<int32_t, Schemas>> todo_;  ///< rules without a body yet: nothing here recurses into subschemas
+};
+
+}  // namespace glm53::text

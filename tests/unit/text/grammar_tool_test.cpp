@@ -1,0 +1,162 @@
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "glm53/core/error.h"
+#include "grammar_test_util.h"
+
+namespace glm53::test {
+namespace {
+
+using namespace glm53::text;
+
+/// Ids of a text in which <c> </c> <k> </k> <v> </v> stand for the tags.
+std::vector<int32_t> ids_of(std::string_view text) {
+  const ToolTags& t = grammar_vocabulary().tags;
+  const std::map<std::string_view, int32_t> tags = {{"<c>", t.call_open},  {"</c>", t.call_close},
+                                                    {"<k>", t.key_open},   {"</k>", t.key_close},
+                                                    {"<v>", t.value_open}, {"</v>", t.value_close}};
+  std::vector<int32_t> ids;
+  while (!text.empty()) {
+    size_t taken = 0;
+    for (const auto& [tag, id] : tags) {
+      if (!text.starts_with(tag)) continue;
+      ids.push_back(id);
+      taken = tag.size();
+    }
+    if (taken == 0) {
+      ids.push_back(static_cast<uint8_t>(text[0]));
+      taken = 1;
+    }
+    text.remove_prefix(taken);
+  }
+  return ids;
+}
+
+bool takes(const std::shared_ptr<GrammarTables>& tables, std::string_view text) {
+  GrammarMatcher matcher(tables);
+  for (const int32_t id : ids_of(text)) {
+    if (!matcher.accept(id)) return false;
+  }
+  return matcher.can_end();
+}
+
+std::shared_ptr<GrammarTables> tables_of(const std::vector<std::pair<std::string, std::string>>& functions,
+                                         ToolGrammarOptions options = {}) {
+  std::vector<PromptJson> parameters;
+  for (const auto& [name, schema] : functions) parameters.push_back(PromptJson::parse(schema));
+  std::vector<ToolFunction> list;
+  for (size_t i = 0; i < functions.size(); ++i) list.push_back({functions[i].first, &parameters[i]});
+  return grammar_tables(compile_tool_calls(list, grammar_vocabulary().tags, options));
+}
+
+const std::pair<std::string, std::string> kWeather = {
+    "weather",
+    R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","minimum":1,"maximum":9},
+        "unit":{"enum":["C","F"]},"tags":{"type":"array","items":{"type":"string"}}},"required":["city"]})"};
+
+TEST(ToolGrammar, ArgumentsFollowTheirSchemas) {
+  const auto tables = tables_of({kWeather, {"get_time", "{}"}});
+  EXPECT_TRUE(takes(tables, "<c>get_time</c>"));
+  EXPECT_TRUE(takes(tables, "<c>weather<k>city</k><v>Oslo \"x\" </arg_value>\n</v></c>"));
+  EXPECT_TRUE(takes(tables, "<c>weather\n<k>city</k>\n<v></v>\n<k>days</k><v>3</v></c>"));
+  EXPECT_TRUE(takes(tables, "<c>weather<k>unit</k><v>C</v><k>city</k><v>x</v></c>"));
+  EXPECT_TRUE(takes(tables, "<c>weather<k>city</k><v>x</v><k>tags</k><v>[\"a\", \"b\"]</v></c>"));
+  EXPECT_TRUE(takes(tables, "<c>get_time</c><c>get_time</c>"));
+  for (const char* text :
+       {"", "x", "get_time", "<c>get_time", "<c>other</c>", "<c>weather</c>", " <c>get_time</c>",
+        "<c>get_time<k>city</k><v>x</v></c>", "<c>weather<k>days</k><v>3</v></c>",
+        "<c>weather<k>city</k><v>x</v><k>city</k><v>y</v></c>", "<c>weather<k>city</k><v>x</v><k>days</k><v>10</v></c>",
+        "<c>weather<k>city</k><v>x</v><k>days</k><v>\"3\"</v></c>",
+        "<c>weather<k>city</k><v>x</v><k>unit</k><v>K</v></c>",
+        "<c>weather<k>city</k><v>x</v><k>unit</k><v>\"C\"</v></c>", "<c>weather<k>town</k><v>x</v></c>",
+        "<c>weather<k>city</k><v>x</v><k>tags</k><v>[1]</v></c>", "<c>weather<k>city</k><v><c></v></c>",
+        "<c>get_time</c>x"}) {
+    EXPECT_FALSE(takes(tables, text)) << text;
+  }
+}
+
+TEST(ToolGrammar, NothingButACallBegins) {
+  GrammarMatcher matcher(tables_of({kWeather}));
+  EXPECT_EQ(allowed_ids(matcher), std::vector<int32_t>{grammar_vocabulary().tags.call_open});
+}
+
+TEST(ToolGrammar, TagsOnlyWhereTheGrammarNamesThem) {
+  const ToolTags& tags = grammar_vocabulary().tags;
+  GrammarMatcher matcher(tables_of({kWeather}));
+  for (const int32_t id : ids_of("<c>weather<k>city</k><v>ab")) ASSERT_TRUE(matcher.accept(id));
+  const auto mask = matcher.next_mask();
+  EXPECT_TRUE(mask_bit(mask, tags.value_close));
+  for (const int32_t id : {tags.call_open, tags.call_close, tags.key_open, tags.key_close, tags.value_open}) {
+    EXPECT_FALSE(mask_bit(mask, id));
+  }
+  EXPECT_TRUE(mask_bit(mask, '<'));
+  EXPECT_FALSE(mask_bit(mask, grammar_vocabulary().end_ids[0]));
+}
+
+TEST(ToolGrammar, OneCallAlone) {
+  ToolGrammarOptions one;
+  one.parallel = false;
+  const auto tables = tables_of({{"f", "{}"}}, one);
+  EXPECT_TRUE(takes(tables, "<c>f</c>"));
+  EXPECT_FALSE(takes(tables, "<c>f</c><c>f</c>"));
+}
+
+TEST(ToolGrammar, CallsAreCapped) {
+  const auto tables = tables_of({{"f", "{}"}});
+  std::string text;
+  for (int i = 0; i < 128; ++i) text += "<c>f</c>";
+  EXPECT_TRUE(takes(tables, text));
+  EXPECT_FALSE(takes(tables, text + "<c>f</c>"));
+}
+
+TEST(ToolGrammar, ManyPropertiesComeInDeclaredOrder) {
+  std::string properties;
+  for (char c = 'a'; c <= 'l'; ++c) properties += std::string(c == 'a' ? "\"" : ",\"") + c + "\":{\"type\":\"null\"}";
+  const auto tables = tables_of({{"f", "{\"properties\":{" + properties + "},\"required\":[\"b\"]}"}});
+  EXPECT_TRUE(takes(tables, "<c>f<k>b</k><v>null</v><k>k</k><v>null</v></c>"));
+  EXPECT_FALSE(takes(tables, "<c>f<k>k</k><v>null</v><k>b</k><v>null</v></c>"));
+  EXPECT_FALSE(takes(tables, "<c>f<k>k</k><v>null</v></c>"));
+}
+
+TEST(ToolGrammar, MixedTypes) {
+  const auto tables =
+      tables_of({{"f", R"({"properties":{"a":{"type":["integer","null"]},"b":{},"c":{"$ref":"#/$defs/x"},
+      "d":{"enum":["on",1]},"e":{"const":"x y"}},"$defs":{"x":{"type":"boolean"}}})"}});
+  EXPECT_TRUE(takes(tables, "<c>f<k>a</k><v>null</v><k>b</k><v>any {text</v><k>c</k><v>true</v></c>"));
+  EXPECT_TRUE(takes(tables, "<c>f<k>d</k><v>on</v></c>"));
+  EXPECT_TRUE(takes(tables, "<c>f<k>d</k><v>1</v><k>e</k><v>x y</v></c>"));
+  EXPECT_FALSE(takes(tables, "<c>f<k>d</k><v>\"on\"</v></c>"));
+  EXPECT_FALSE(takes(tables, "<c>f<k>c</k><v>yes</v></c>"));
+  EXPECT_FALSE(takes(tables, "<c>f<k>a</k><v>x</v></c>"));
+}
+
+TEST(ToolGrammar, UnsupportedKeywordsLeaveTheTypes) {
+  const auto tables = tables_of({{"f", R"({"properties":{"a":{"type":"integer","multipleOf":2},
+      "b":{"type":"object","patternProperties":{}},"c":{"not":{}}}})"}});
+  EXPECT_TRUE(takes(tables, "<c>f<k>a</k><v>3</v><k>b</k><v>{\"x\":1}</v><k>c</k><v>text</v></c>"));
+  EXPECT_FALSE(takes(tables, "<c>f<k>a</k><v>x</v></c>"));
+}
+
+TEST(ToolGrammar, ContentOrCalls) {
+  const PromptJson content = PromptJson::parse(R"({"type":"object","properties":{"ok":{"type":"boolean"}}})");
+  ToolGrammarOptions options;
+  options.content = &content;
+  const auto tables = tables_of({{"f", "{}"}}, options);
+  EXPECT_TRUE(takes(tables, "{\"ok\":true}"));
+  EXPECT_TRUE(takes(tables, "<c>f</c>"));
+  EXPECT_FALSE(takes(tables, "{\"ok\":1}"));
+  EXPECT_FALSE(takes(tables, "{\"ok\":true}<c>f</c>"));
+}
+
+TEST(ToolGrammar, Errors) {
+  EXPECT_THROW(tables_of({}), Error);
+  EXPECT_THROW(tables_of({{"", "{}"}}), Error);
+  EXPECT_THROW(tables_of({{"\xFF", "{}"}}), Error);
+}
+
+}  // namespace
+}  // namespace glm53::test
