@@ -16,7 +16,7 @@ report() {
   fi
 }
 # matches REGEX PATH…: matching lines as file:line:text, nothing when there are none.
-matches() { grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' "$@" || true; }
+matches() { grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' "$@" || true; }
 
 # includes_only FOLDER ALLOWED…: quoted includes of src/FOLDER name only these folders.
 includes_only() {
@@ -52,6 +52,6 @@ report "headers include no heavy third-party header" \
 report "kernels include nothing of src" \
   "$(matches 'include *"' kernels | grep -vE '"kernels/[^"]+"' || true)"
 report "source files have at most 800 lines" \
-  "$(find src include kernels -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -exec wc -l {} + |
+  "$(find src include kernels -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -exec wc -l {} + |
     awk '$1 > 800 && $2 != "total" { print $2 ": " $1 " lines" }')"
 exit "$broken"

@@ -117,18 +117,27 @@ same_text() {
   return $code
 }
 
-# Small tests that together launch every kernel.
+# Small tests that together launch every kernel family.
 small_tests='ExpertsTest.MatchesDoubleAtOddShapes:ExpertsTest.PacksAShard:ExpertsTest.AddsTheSharedExpert*'
 small_tests+=':*IndexWriteTest.RawKeysAndPoolsMatchDouble*:*IndexScoreTest.PreparedQueries*'
 small_tests+=':KdaWindow.TogetherOrOneByOne*:KdaWindow.RejectedRows*:KdaPrompt.FollowsDecodedRows:KdaReset.*'
 small_tests+=':LatentWrite.*:LatentRecord.*:Linear.OneHotRows*:Linear.NanRows*:Linear.ConvertsCheckpointTypes'
 small_tests+=':*Mhc.FusedIsPostThenPre*:RouterTest.ChoosesAndGroups:RouterTest.Ties*:RowOps.*:RowSums.AddsRagged*'
-small_tests+=':Sampler.CutsAmongEqualLogits:SparseAttentionLayer.Fp8KeysSelect*'
+small_tests+=':Sampler.CutsAmongEqualLogits:SparseAttentionLayer.Fp8KeysSelect*:Synthetic.*'
 
 # sanitize TOOL SECONDS FILTER
 sanitize() {
+  local log code
+  log=$(mktemp)
   timeout "$2" "$sanitizer" --tool "$1" --error-exitcode 9 --print-limit 20 "$(program test_gpu)" --gtest_brief=1 \
-    --gtest_filter="$3"
+    --gtest_filter="$3" 2>&1 | tee "$log"
+  code=${PIPESTATUS[0]}
+  if grep -q '^\[  SKIPPED \]' "$log" || ! grep -qE '^\[  PASSED  \] [1-9]' "$log"; then
+    echo "no tests ran on a GPU"
+    code=1
+  fi
+  rm -f "$log"
+  return "$code"
 }
 
 case $part in

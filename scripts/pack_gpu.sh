@@ -32,12 +32,13 @@ programs=("$build"/glm53-serve "$build"/tests/gpu/{test_gpu,test_gpu_model,gpu_s
 for bench in "$build"/tests/bench/gpu/bench_*; do
   if [ -f "$bench" ]; then programs+=("$bench"); fi
 done
-if [ -e "$folder" ] && [ ! -e "$folder/lib" ]; then
+if [ -e "$folder" ] && [ ! -e "$folder/.glm53-pack" ]; then
   echo "pack_gpu.sh: $folder exists and is no pack" >&2
   exit 1
 fi
 rm -rf "$folder"
 mkdir -p "$folder/lib"
+touch "$folder/.glm53-pack"
 for program in "${programs[@]}"; do
   [ -x "$program" ] || { echo "pack_gpu.sh: $program is missing" >&2; exit 1; }
   strip -o "$folder/$(basename "$program")" "$program"

@@ -76,7 +76,7 @@ stage_format() {
   # Version 14 is the one that formats the tree; others differ in small ways.
   local tool
   tool=$(command -v clang-format-14 || command -v clang-format)
-  git ls-files -z -- '*.h' '*.cpp' '*.cu' | xargs -0 "$tool" --dry-run -Werror
+  git ls-files -z -- '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 "$tool" --dry-run -Werror
   one $? "format: $("$tool" --version)"
 }
 
@@ -154,8 +154,8 @@ run_e2e() {
 }
 
 stage_e2e() {
-  ensure_packages "${client_packages[@]}" || { one 1 "e2e: packages"; return; }
-  scripts/build.sh
+  ensure_packages "${client_packages[@]}" "${test_packages[@]}" || { one 1 "e2e: packages"; return; }
+  scripts/build.sh -DGLM53_TESTS=ON && cmake --build build --parallel "$jobs" --target sparse_checkpoint
   one $? "e2e: build" || return
   run_e2e build/glm53-serve $(ls tests/e2e/*.sh | grep -v '/lib\.sh$')
 }

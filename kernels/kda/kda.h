@@ -74,6 +74,11 @@ struct KdaRows {
 /// All segments of `tables` are windows of at most 16 rows. Replays the kept rows of a slot's log into S, runs the
 /// segment's rows on a copy of it and logs them. Throws std::invalid_argument for bad sizes and CudaError; asynchronous
 /// on `stream`; so do all functions here.
+///
+/// It reads tables, slots, states and logs before it waits for the kernels launched just before it (overlap.h): what
+/// writes those must have completed by an ordinary dependency. In a forward call it has: the call begins with the copy
+/// of its tables, after kda_advance, kda_commit or kda_reset of earlier calls, and nothing in it touches this layer's
+/// state before.
 void kda_window(const KdaRows& rows, const KdaParameters& parameters, const KdaLayerState& layer,
                 const BatchTables& tables, cudaStream_t stream);
 

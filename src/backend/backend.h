@@ -19,6 +19,7 @@
 #include "backend/weights.h"
 #include "glm53/core/batch.h"
 #include "glm53/core/geometry.h"
+#include "glm53/core/limits.h"
 #include "glm53/core/sampling.h"
 #include "glm53/core/tensor_stream.h"
 
@@ -39,8 +40,11 @@ struct Tensor {
 struct CachePlan {
   int sequences = 1;       ///< slots for live sequences
   int64_t pages = 0;       ///< physical 64-token pages shared by all sequences
+  int64_t context = 0;     ///< most tokens of one sequence; 0: as many as the pages hold
   int max_rows = 0;        ///< most rows of one forward call
   int max_logit_rows = 0;  ///< most rows of one call for which the head runs
+
+  int64_t most_tokens() const { return context > 0 ? context : pages * kPageTokens; }
 };
 
 /// Bytes a backend would take for a plan; printed by --check before anything is allocated.
@@ -49,7 +53,8 @@ struct MemoryPlan {
   int64_t sequence_state = 0;  ///< KDA states, row logs, conv and indexer rings of all slots
   int64_t pages = 0;           ///< latents and pool keys
   int64_t activations = 0;
-  int64_t total() const { return weights + sequence_state + pages + activations; }
+  int64_t runtime = 0;  ///< a GPU's code and recorded graphs, and what its allocations are rounded up by
+  int64_t total() const { return weights + sequence_state + pages + activations + runtime; }
 };
 
 /// Receives intermediate values by golden name ("layer0.attn_hc.in"); tests only, null while serving.

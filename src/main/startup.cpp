@@ -137,6 +137,7 @@ CachePlan plan_caches(const Settings& settings, int64_t context) {
   CachePlan plan;
   plan.sequences = 1;
   plan.pages = engine::pages_for(context);
+  plan.context = context;
   plan.max_rows = std::max(settings.scheduler.prefill_rows, kMaxWindowRows);
   plan.max_logit_rows = kMaxWindowRows;
   return plan;
@@ -183,6 +184,7 @@ std::string memory_table(const MemoryPlan& plan, const CachePlan& caches, int64_
       plan.sequence_state);
   row(fmt::format("pages ({} of {} tokens)", caches.pages, kPageTokens), plan.pages);
   row(fmt::format("activations ({} rows)", caches.max_rows), plan.activations);
+  if (plan.runtime > 0) row("code and graphs", plan.runtime);
   row("total", plan.total());
   row("available (MemAvailable)", available);
   return out;

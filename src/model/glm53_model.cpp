@@ -24,7 +24,8 @@ Glm53Model::Glm53Model(Geometry geometry, std::unique_ptr<Backend> backend, std:
 }
 
 void Glm53Model::forward(const Batch& batch) {
-  if (backend_->replay(batch)) return;
+  was_replayed_ = backend_->replay(batch);
+  if (was_replayed_) return;
   backend_->begin_forward(batch);
   run_operations(batch.rows());
   backend_->end_forward();

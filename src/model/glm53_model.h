@@ -22,6 +22,9 @@ class Glm53Model {
   /// next call. Sequence states advance: prompt rows at once, window rows when commit() keeps them.
   void forward(const Batch& batch);
 
+  /// Whether the backend ran the last call from a recording.
+  bool was_replayed() const { return was_replayed_; }
+
   /// [logit rows of the last call, vocab] fp32.
   Tensor logits() const { return logits_; }
   /// [logit rows of the last call, hidden] final-normed rows: input of the head and of the MTP layer.
@@ -41,12 +44,13 @@ class Glm53Model {
   std::unique_ptr<Communicator> communicator_;
   ModelWeights weights_;
   CachePlan plan_;
-  Tensor streams_;                    ///< [rows, 4, hidden]
-  Tensor mix_;                        ///< [rows, 20] post | C of the current mHC site
-  Tensor x_;                          ///< [rows, hidden] normed input of the current sub-block
-  Tensor y_;                          ///< [rows, hidden] its output
-  Tensor hidden_;                     ///< [logit rows, hidden]
-  Tensor logits_;                     ///< [logit rows, vocab]
+  Tensor streams_;  ///< [rows, 4, hidden]
+  Tensor mix_;      ///< [rows, 20] post | C of the current mHC site
+  Tensor x_;        ///< [rows, hidden] normed input of the current sub-block
+  Tensor y_;        ///< [rows, hidden] its output
+  Tensor hidden_;   ///< [logit rows, hidden]
+  Tensor logits_;   ///< [logit rows, vocab]
+  bool was_replayed_ = false;
   std::vector<float> reduce_buffer_;  ///< host copy of y for the CPU's collectives
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_backend_impl.h"
-#include "glm53/core/limits.h"
 
 namespace glm53::cuda {
 namespace {
@@ -21,8 +20,15 @@ void CudaBackend::prepare(const std::function<void()>& operations, bool recordab
   operations();
   scratch_.allocate();
 
-  const PaddedForm prompt{.kind = SegmentKind::kPrompt, .rows = 1, .segments = 1, .most_tokens = 0};
-  record(prompt, operations, false);
+  // The smallest prompt and the largest, which selects among pools: between them they use every prompt kernel.
+  for (const int rows : {1, plan_.max_rows}) {
+    const PaddedForm prompt{.kind = SegmentKind::kPrompt,
+                            .rows = rows,
+                            .logits = std::min(rows, plan_.max_logit_rows),
+                            .segments = 1,
+                            .most_tokens = rows == 1 ? 0 : plan_.most_tokens()};
+    record(prompt, operations, false);
+  }
   const int most_rows = std::min(plan_.max_rows, plan_.max_logit_rows);
   for (const int rows : kGraphRows) {
     if (rows > most_rows) break;
@@ -30,8 +36,9 @@ void CudaBackend::prepare(const std::function<void()>& operations, bool recordab
       // Selection takes a launch's capacity from the largest context, not from the call's.
       const PaddedForm form{.kind = SegmentKind::kWindow,
                             .rows = rows,
+                            .logits = rows,
                             .segments = std::min(rows, kGraphSegments),
-                            .most_tokens = selects ? plan_.pages * kPageTokens : 0};
+                            .most_tokens = selects ? plan_.most_tokens() : 0};
       const bool keep = recordable && options_.graphs;
       Graph graph = record(form, operations, keep);
       if (keep) graphs_.emplace(std::pair(rows, selects), std::move(graph));
@@ -67,8 +74,11 @@ bool CudaBackend::replay(const Batch& batch) {
   if (graph == graphs_.end()) return false;
 
   check(batch);
-  const PaddedForm form{
-      .kind = SegmentKind::kWindow, .rows = *rows, .segments = std::min(*rows, kGraphSegments), .most_tokens = 0};
+  const PaddedForm form{.kind = SegmentKind::kWindow,
+                        .rows = *rows,
+                        .logits = *rows,
+                        .segments = std::min(*rows, kGraphSegments),
+                        .most_tokens = most_tokens};
   tables_->upload_padded(batch, form, stream_);
   graph->second.launch(stream_);
   finish_call(batch.segments);

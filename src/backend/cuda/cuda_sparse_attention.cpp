@@ -48,7 +48,7 @@ void CudaBackend::sparse_attention(const SparseAttentionWeights& weights, Tensor
   Bf16* prepared_query = scratch_.take<Bf16>(rows * index_query_width);
   float* prepared_weight = scratch_.take<float>(rows * g.index_heads);
   int32_t* selected = scratch_.take<int32_t>(rows * g.pools_per_query());
-  float* scores = scratch_.take<float>(most_scores(rows, round_up(plan_.pages * kPageTokens / g.index_kpool, 4)));
+  float* scores = scratch_.take<float>(most_scores(rows, round_up(plan_.most_tokens() / g.index_kpool, 4)));
   void* select_workspace = scratch_.take<uint8_t>(kSelectWorkspaceBytes);
   void* splits = scratch_.take<uint8_t>(
       kernels::sparse_attention_workspace(kernels::kWindowRows, weights.heads, g.index_kpool, g.pools_per_query()));

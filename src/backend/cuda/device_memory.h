@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <cuda_runtime_api.h>
 
+#include "glm53/core/error.h"
 #include "kernels/common/cuda_check.h"
 
 namespace glm53::cuda {
@@ -17,8 +19,16 @@ namespace glm53::cuda {
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
+  /// Throws Error with kExitDoesNotFit when the device has no such room: memory is taken at start only.
   explicit DeviceBuffer(size_t bytes) : bytes_(bytes) {
-    if (bytes > 0) kernels::check_cuda(cudaMalloc(&data_, bytes), "cudaMalloc");
+    if (bytes == 0) return;
+    const cudaError_t result = cudaMalloc(&data_, bytes);
+    if (result == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // an answer, not a fault of the device
+      throw Error("not enough device memory: " + std::to_string(bytes >> 20) + " MiB more were asked for",
+                  kExitDoesNotFit);
+    }
+    kernels::check_cuda(result, "cudaMalloc");
   }
   DeviceBuffer(DeviceBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -122,14 +132,16 @@ class Graph {
       launches();
     } catch (...) {
       cudaStreamEndCapture(stream, &recorded);
-      cudaGraphDestroy(recorded);
+      if (recorded != nullptr) cudaGraphDestroy(recorded);
       throw;
     }
     kernels::check_cuda(cudaStreamEndCapture(stream, &recorded), "cudaStreamEndCapture");
     const cudaError_t result = cudaGraphInstantiate(&executable_, recorded, 0);
     cudaGraphDestroy(recorded);
     kernels::check_cuda(result, "cudaGraphInstantiate");
-    kernels::check_cuda(cudaGraphUpload(executable_, stream), "cudaGraphUpload");
+    const cudaError_t uploaded = cudaGraphUpload(executable_, stream);
+    if (uploaded != cudaSuccess) cudaGraphExecDestroy(executable_);  // a constructor that throws has no destructor
+    kernels::check_cuda(uploaded, "cudaGraphUpload");
   }
   Graph(Graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
   Graph& operator=(Graph&& other) noexcept {

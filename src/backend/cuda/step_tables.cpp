@@ -53,12 +53,12 @@ void StepTables::upload_padded(const Batch& batch, const PaddedForm& form, cudaS
   std::fill_n(staged<int32_t>(row_segment_at_) + rows, form.rows - rows, -1);
   std::fill_n(staged<int64_t>(positions_at_) + rows, form.rows - rows, int64_t{0});
   std::fill_n(staged<int32_t>(ids_at_) + rows, form.rows - rows, 0);
-  std::fill_n(staged<int32_t>(logits_at_) + logits, form.rows - logits, 0);
+  std::fill_n(staged<int32_t>(logits_at_) + logits, form.logits - logits, 0);
   const auto used = static_cast<int>(batch.segments.size());
   std::fill_n(staged<kernels::DeviceSegment>(segments_at_) + used, form.segments - used, kernels::DeviceSegment{});
   run.kind = form.kind;
   run.rows = form.rows;
-  run.logits = form.rows;
+  run.logits = form.logits;
   run.most_tokens = form.most_tokens;
   run.tables.segment_capacity = form.segments;
   end_upload(stream);

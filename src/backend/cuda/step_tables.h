@@ -30,6 +30,7 @@ struct Run {
 struct PaddedForm {
   SegmentKind kind = SegmentKind::kWindow;
   int rows = 0;
+  int logits = 0;  ///< rows for which the head runs
   int segments = 0;
   int64_t most_tokens = 0;
 };

@@ -49,7 +49,9 @@ TEST_F(CudaGraphs, graph_equals_eager) {
     }
     const bool last_only = rows % 3 == 0;
     const auto expected = eager.run(pieces, last_only);
+    EXPECT_FALSE(eager.model().was_replayed());
     const auto actual = recorded.run(pieces, last_only);
+    ASSERT_TRUE(recorded.model().was_replayed()) << rows << " rows";
     ASSERT_EQ(actual, expected) << rows << " rows";
     for (const TinyModel::Piece& piece : pieces) {
       const int kept = static_cast<int>(piece.ids.size()) / 2;
