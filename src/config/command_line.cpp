@@ -95,7 +95,7 @@ std::string help_text() {
   const EffectiveSettings defaults = default_settings();
   const auto& table = setting_table();
   for (size_t i = 0; i < table.size(); ++i) {
-    text += fmt::format("  {:<26}{} ({}; default {})\n", table[i].name(), table[i].help, table[i].expected(),
+    text += fmt::format("  {:<33}{} ({}; default {})\n", table[i].name(), table[i].help, table[i].expected(),
                         value_text(defaults, static_cast<int>(i)));
   }
   return text;

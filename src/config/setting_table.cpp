@@ -156,6 +156,8 @@ std::vector<SettingKey> make_table() {
              "where stop strings are looked for"));
   add(flag("api", "flush_partial_utf8", field<&S::api, &ApiSettings::flush_partial_utf8>,
            "an incomplete last character becomes U+FFFD instead of nothing"));
+  add(choice("api", "anthropic_default_thinking", field<&S::api, &ApiSettings::anthropic_default_thinking>,
+             {"on", "off"}, "whether /v1/messages thinks, unseen, when a request says nothing about thinking"));
   add(integer("api", "max_n", field<&S::api, &ApiSettings::max_n>, 1, 128, "most choices (n) of one request"));
   add(integer("api", "sse_keepalive_s", field<&S::api, &ApiSettings::sse_keepalive_s>, 0, kDay,
               "comment line after this much silence in a stream; 0 = off"));

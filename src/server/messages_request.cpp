@@ -244,9 +244,14 @@ void check_choice(const PromptJson& body, bool has_tools) {
 // ---- the rest
 
 /// Returns whether thinking is shown. A budget is only checked: nothing cuts thinking short in this version.
-bool read_thinking(const PromptJson& body, PromptJson::Object& variables) {
+bool read_thinking(const PromptJson& body, const RequestRules& rules, PromptJson::Object& variables) {
   const PromptJson* thinking = opt_object(body, "thinking");
-  if (thinking == nullptr) return false;
+  if (thinking == nullptr) {
+    if (rules.settings.api.anthropic_default_thinking == "off") {
+      variables.emplace_back("thinking", PromptJson::boolean(false));
+    }
+    return false;
+  }
   const std::string& type = require_string(*thinking, "type", "thinking.");
   if (type != "enabled" && type != "disabled" && type != "adaptive") {
     throw bad_field("thinking.type", "thinking.type must be enabled, disabled or adaptive");
@@ -304,7 +309,7 @@ ChatRequest parse_messages_request(std::string_view body, const RequestRules& ru
   check_choice(json, !request.prompt.tools.empty());
 
   PromptJson::Object variables;
-  request.include_reasoning = read_thinking(json, variables);
+  request.include_reasoning = read_thinking(json, rules, variables);
   read_output_config(json, variables);
   if (continues(request.prompt.messages.back())) {
     variables.emplace_back("add_generation_prompt", PromptJson::boolean(false));

@@ -108,8 +108,9 @@ struct ApiSettings {
   std::string reasoning_field = "both";     ///< both | reasoning_content | reasoning
   std::string stop_scope = "content";       ///< content | all
   bool flush_partial_utf8 = false;
-  int max_n = 8;             ///< most choices of a request
-  int sse_keepalive_s = 15;  ///< 0 = off
+  std::string anthropic_default_thinking = "on";  ///< on | off: /v1/messages without `thinking`
+  int max_n = 8;                                  ///< most choices of a request
+  int sse_keepalive_s = 15;                       ///< 0 = off
 };
 
 struct OpsSettings {

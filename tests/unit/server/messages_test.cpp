@@ -78,6 +78,12 @@ TEST_F(MessagesTest, ThinkingIsShownOnlyWhenAskedFor) {
   EXPECT_EQ(json::parse(say_hi(R"("thinking":{"type":"disabled"})").body)["content"].size(), 1U);
   EXPECT_THAT(last_prompt(), testing::EndsWith("<think></think>"));
   EXPECT_FALSE(generator_.last().reply.thinking);
+  server_.reset();
+  settings_.api.anthropic_default_thinking = "off";
+  say_hi();
+  EXPECT_THAT(last_prompt(), testing::EndsWith("<think></think>"));
+  say_hi(kThink);
+  EXPECT_THAT(last_prompt(), testing::EndsWith("<think>"));
 }
 
 TEST_F(MessagesTest, Effort) {
