@@ -36,7 +36,9 @@ void describe_options(CLI::App& app, RawOptions& raw) {
   app.add_option("--port", raw.port, "short for --set server.port=N")->type_name("N");
   app.add_option("--rank", raw.rank, "short for --set cluster.rank=N")->type_name("N");
   app.add_option("--load-format", raw.load_format, "short for --set model.load_format=FORMAT")->type_name("FORMAT");
-  CLI::Option* check = app.add_flag("--check", raw.check, "validate everything, print a memory plan and exit");
+  CLI::Option* check =
+      app.add_flag("--check", raw.check,
+                   "validate configuration, tokenizer and the headers of all tensors, print a memory plan and exit");
   app.add_flag("--print-config", raw.print_config, "print the effective configuration as YAML and exit")
       ->excludes(check);
   app.add_flag("--version", raw.version, "print the version and exit");
