@@ -16,8 +16,13 @@ TokenRules::TokenRules(const GenerationRequest& request, std::span<const uint32_
   for (const std::vector<int32_t>& word : request.bad_words) {
     if (word.size() == 1) always_banned_.push_back(word.front());
   }
-  std::sort(always_banned_.begin(), always_banned_.end());
-  always_banned_.erase(std::unique(always_banned_.begin(), always_banned_.end()), always_banned_.end());
+  always_banned_ = in_vocabulary(std::move(always_banned_));
+  if (request.min_tokens > 0) {
+    early_banned_ = always_banned_;
+    early_banned_.insert(early_banned_.end(), request.end_ids.begin(), request.end_ids.end());
+    early_banned_.insert(early_banned_.end(), request.stop_token_ids.begin(), request.stop_token_ids.end());
+    early_banned_ = in_vocabulary(std::move(early_banned_));
+  }
 
   // Of the prompt's ids only the repetition penalty takes notice.
   if (request.sampling.repetition != 1.0F) {
@@ -35,32 +40,37 @@ void TokenRules::take(int32_t id) {
   ++counts_[entry->second].output;
 }
 
-/// Once an id, and none outside the vocabulary, which could not be drawn anyway.
-void TokenRules::ban(int32_t id) {
-  if (id < 0 || id >= vocab_ || std::binary_search(always_banned_.begin(), always_banned_.end(), id)) return;
-  const auto own = banned_.begin() + static_cast<std::ptrdiff_t>(always_banned_.size());
-  if (std::find(own, banned_.end(), id) == banned_.end()) banned_.push_back(id);
+/// Ascending, each once, without those that could not be drawn anyway.
+std::vector<int32_t> TokenRules::in_vocabulary(std::vector<int32_t> ids) const {
+  std::erase_if(ids, [this](int32_t id) { return id < 0 || id >= vocab_; });
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
 }
 
 SampleRow TokenRules::next_row(int64_t position) {
-  banned_.assign(always_banned_.begin(), always_banned_.end());
-  if (static_cast<int64_t>(output_.size()) < request_.min_tokens) {
-    for (const int32_t id : request_.end_ids) ban(id);
-    for (const int32_t id : request_.stop_token_ids) ban(id);
-  }
+  const bool early = static_cast<int64_t>(output_.size()) < request_.min_tokens;
+  const std::vector<int32_t>& list = early ? early_banned_ : always_banned_;
+  std::vector<int32_t> more;
   for (const std::vector<int32_t>& word : request_.bad_words) {
     const std::size_t before = word.size() - 1;
     if (before > 0 && before <= output_.size() &&
-        std::equal(word.begin(), word.end() - 1, output_.end() - static_cast<std::ptrdiff_t>(before))) {
-      ban(word.back());
+        std::equal(word.begin(), word.end() - 1, output_.end() - static_cast<std::ptrdiff_t>(before)) &&
+        !std::binary_search(list.begin(), list.end(), word.back())) {
+      more.push_back(word.back());
     }
+  }
+  if (!more.empty()) {
+    banned_ = list;
+    more = in_vocabulary(std::move(more));
+    banned_.insert(banned_.end(), more.begin(), more.end());
   }
   SampleRow row;
   row.position = position;
   row.params = &request_.sampling;
   row.logprobs = request_.logprobs;
   row.mask = mask_;
-  row.banned = banned_;
+  row.banned = more.empty() ? list : banned_;
   row.biases = request_.biases;
   row.counts = counts_;
   return row;

@@ -22,13 +22,15 @@ class TokenRules {
   SampleRow next_row(int64_t position);
 
  private:
-  void ban(int32_t id);
+  std::vector<int32_t> in_vocabulary(std::vector<int32_t> ids) const;
 
   const GenerationRequest& request_;
   const std::span<const uint32_t> mask_;
   const int vocab_;
+  // A list may hold most of the vocabulary: it is copied only for the rows where a bad word adds to it.
   std::vector<int32_t> always_banned_;  ///< ascending
-  std::vector<int32_t> banned_;         ///< of the row last made, where it has more than always_banned_
+  std::vector<int32_t> early_banned_;   ///< ascending: these and the ids that end a reply, for below min_tokens
+  std::vector<int32_t> banned_;         ///< of the row last made, where it bans more than its list
   std::vector<TokenCount> counts_;      ///< empty without penalties
   std::unordered_map<int32_t, std::size_t> count_index_;
   std::vector<int32_t> output_;

@@ -58,9 +58,21 @@ TEST(TokenRules, OnlyAllowedIdsAreLeft) {
   request.min_tokens = 1;
   request.end_ids = {4, 7};
   TokenRules rules(request, {}, kVocab);
-  EXPECT_EQ(banned(rules), (std::vector<int32_t>{0, 1, 3, 4, 5, 6, 8, 9, 7}));
+  EXPECT_EQ(banned(rules), (std::vector<int32_t>{0, 1, 3, 4, 5, 6, 7, 8, 9}));
   rules.take(2);
   EXPECT_EQ(banned(rules), (std::vector<int32_t>{0, 1, 3, 4, 5, 6, 8, 9}));
+}
+
+TEST(TokenRules, AListIsCopiedOnlyWhereARowBansMore) {
+  GenerationRequest request;
+  request.allowed_ids = {2, 7};
+  request.bad_words = {{2, 7}};
+  TokenRules rules(request, {}, kVocab);
+  const int32_t* list = rules.next_row(0).banned.data();
+  rules.take(2);
+  EXPECT_EQ(banned(rules), (std::vector<int32_t>{0, 1, 3, 4, 5, 6, 8, 9, 7}));
+  rules.take(7);
+  EXPECT_EQ(rules.next_row(2).banned.data(), list);
 }
 
 TEST(TokenRules, ABadWordLosesItsLastTokenAfterTheOthers) {
