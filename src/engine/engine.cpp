@@ -327,7 +327,7 @@ void Engine::prefill_chunk(Stream& stream) {
   forward(stream, std::span(stream.request.prompt).subspan(static_cast<std::size_t>(first), rows), SegmentKind::kPrompt,
           logit_rows);
   if (all_logits) read_prompt_logprobs(stream, first);
-  if (last) draw(stream, static_cast<int>(logit_rows.size()) - 1);
+  if (last && !stream.result) draw(stream, static_cast<int>(logit_rows.size()) - 1);
 }
 
 /// The rows of [first, position) give the logprobs of the tokens after them, as far as these belong to the prompt.
@@ -335,6 +335,7 @@ void Engine::read_prompt_logprobs(Stream& stream, int64_t first) {
   const GenerationRequest& request = stream.request;
   const int64_t next_end = std::min(stream.position + 1, stream.prompt_tokens());
   const auto count = static_cast<std::size_t>(next_end - first - 1);
+  if (first == 0) stream.prompt_logprobs.push_back({request.prompt.front(), std::nullopt, {}});
   // A bias beyond all logits makes the greedy pick the prompt's own token, whose raw logprob the bias leaves alone.
   constexpr float kCertain = 1e30F;
   SamplingParams greedy;
@@ -350,9 +351,9 @@ void Engine::read_prompt_logprobs(Stream& stream, int64_t first) {
     rows[i].mask = tokens_mask_;
     rows[i].biases = {&own[i], 1};
   }
-  model_->sample(rows, picked);
-  if (first == 0) stream.prompt_logprobs.push_back({request.prompt.front(), std::nullopt, {}});
+  if (count > 0) model_->sample(rows, picked);
   for (std::size_t i = 0; i < count; ++i) {
+    if (picked[i].status != SampleStatus::kPicked) return fail(stream, picked[i].status);
     TokenLogprobs entry = logprobs_of(picked[i]);
     if (entry.id != own[i].id) {  // an id without a token: masked
       entry.id = own[i].id;
@@ -391,12 +392,7 @@ void Engine::draw(Stream& stream, int logits_row) {
   row.logits_row = logits_row;
   SampledToken token;
   model_->sample({&row, 1}, {&token, 1});
-  if (token.status != SampleStatus::kPicked) {
-    end(stream, FinishReason::kFailed);
-    stream.result->error =
-        token.status == SampleStatus::kNotFinite ? "the model's logits are not finite" : "no token is allowed";
-    return;
-  }
+  if (token.status != SampleStatus::kPicked) return fail(stream, token.status);
   stream.pending = token.id;
   stream.rules.take(token.id);
   deliver(stream, token);
@@ -426,6 +422,12 @@ void Engine::deliver(Stream& stream, const SampledToken& token) {
   } else if (stream.completion == request.max_tokens || stream.prompt_tokens() + stream.completion == limits_.context) {
     end(stream, FinishReason::kLength);
   }
+}
+
+/// For a row from which nothing can be drawn.
+void Engine::fail(Stream& stream, SampleStatus why) {
+  end(stream, FinishReason::kFailed);
+  stream.result->error = why == SampleStatus::kNotFinite ? "the model's logits are not finite" : "no token is allowed";
 }
 
 /// Releases the text that waited for more, and writes the result.

@@ -88,6 +88,7 @@ class Engine {
   void read_prompt_logprobs(Stream& stream, int64_t first);
   void draw(Stream& stream, int logits_row);
   void deliver(Stream& stream, const SampledToken& token);
+  void fail(Stream& stream, SampleStatus why);
   void end(Stream& stream, FinishReason reason);
 
   const std::unique_ptr<ModelRunner> model_;

@@ -35,6 +35,7 @@ struct Reply {
   std::string reasoning;
   std::string content;
   std::vector<int32_t> tokens;
+  std::vector<TokenLogprobs> prompt_logprobs;
   int text_events = 0;
   GenerationResult result;
 };
@@ -49,6 +50,7 @@ Reply read_all(Generation& generation) {
     }
     EXPECT_NE(event->deltas.empty(), !event->result.has_value());
     reply.tokens.insert(reply.tokens.end(), event->tokens.begin(), event->tokens.end());
+    if (!event->prompt_logprobs.empty()) reply.prompt_logprobs = std::move(event->prompt_logprobs);
     for (const text::ReplyDelta& delta : event->deltas) {
       (delta.channel == text::ReplyChannel::kReasoning ? reply.reasoning : reply.content) += delta.text;
     }
@@ -535,6 +537,24 @@ TEST_F(EngineTest, ARowWithoutTokensFailsOnlyItsRequest) {
   model_.status = SampleStatus::kPicked;
   EXPECT_EQ(read_all(*engine.submit(request())).result.reason, FinishReason::kLength);
   EXPECT_TRUE(engine.status().ready);
+}
+
+TEST_F(EngineTest, PromptLogprobsOfLogitsThatAreNotFiniteFailOnlyTheirRequest) {
+  model_.prompt_status = SampleStatus::kNotFinite;
+  Engine& engine = start();
+  GenerationRequest r = request(5);
+  r.prompt_logprobs = 0;
+  const Reply reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.result.reason, FinishReason::kFailed);
+  EXPECT_EQ(reply.result.error, "the model's logits are not finite");
+  EXPECT_TRUE(reply.tokens.empty());
+  EXPECT_TRUE(reply.prompt_logprobs.empty());
+  model_.prompt_status = SampleStatus::kPicked;
+  const Reply next = read_all(*engine.submit(r));
+  EXPECT_EQ(next.result.reason, FinishReason::kLength);
+  ASSERT_EQ(next.prompt_logprobs.size(), 5U);
+  EXPECT_EQ(next.prompt_logprobs[4].id, 65);
+  EXPECT_EQ(next.prompt_logprobs[4].logprob, -1.0F);
 }
 
 TEST_F(EngineTest, ASlowReaderGetsMergedDeltas) {

@@ -31,7 +31,8 @@ struct FakeModel {
   int32_t filler = 64;         ///< "a"; also what comes where the script's id is banned
   std::function<void(const Batch&)> on_forward;
   std::function<void(const SampleRow&)> on_sample;
-  SampleStatus status = SampleStatus::kPicked;  ///< of every row
+  SampleStatus status = SampleStatus::kPicked;         ///< of every row that draws
+  SampleStatus prompt_status = SampleStatus::kPicked;  ///< of those that give logprobs of the prompt
 
   std::vector<int32_t> sequence;              ///< tokens in the state
   std::vector<Call> calls;                    ///< since the last reset
@@ -91,6 +92,15 @@ class FakeRunner final : public ModelRunner {
     ASSERT_EQ(rows.size(), 1U);
     ASSERT_EQ(out.size(), 1U);
     EXPECT_EQ(rows[0].logits_row, 0);
+    if (rows[0].position == 0) {  // gives the logprob of the prompt's next token, which its bias makes certain
+      ASSERT_EQ(rows[0].biases.size(), 1U);
+      out[0].status = model_.prompt_status;
+      if (out[0].status == SampleStatus::kPicked) {
+        out[0].id = rows[0].biases[0].id;
+        out[0].logprob = -1.0F;
+      }
+      return;
+    }
     EXPECT_EQ(rows[0].position, static_cast<int64_t>(model_.sequence.size()));
     if (model_.on_sample) model_.on_sample(rows[0]);
     const std::size_t index = model_.positions.size();
