@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include <spdlog/spdlog.h>
@@ -54,6 +53,12 @@ TokenLogprobs logprobs_of(const SampledToken& token) {
   return {token.id, token.logprob, {token.top.begin(), token.top.begin() + token.top_count}};
 }
 
+text::ReplyOptions reply_options(const GenerationRequest& request) {
+  text::ReplyOptions options = request.reply;
+  options.min_tokens = request.min_tokens;
+  return options;
+}
+
 GenerationResult ended_unserved(const GenerationRequest& request, FinishReason reason, std::string error = {}) {
   GenerationResult result;
   result.reason = reason;
@@ -72,7 +77,7 @@ struct Engine::Stream {
         times(job.times),
         slot(slot_index),
         pages(pool),
-        parser(tokenizer, job.request.reply),
+        parser(tokenizer, reply_options(job.request)),
         rules(std::move(token_rules)) {}
 
   int64_t prompt_tokens() const { return static_cast<int64_t>(request.prompt.size()); }
@@ -146,11 +151,14 @@ void Engine::check(const GenerationRequest& request) const {
   if (!std::isfinite(sampling.repetition) || sampling.repetition <= 0) refuse("repetition_penalty must be above 0");
   if (!std::isfinite(sampling.frequency)) refuse("frequency_penalty must be finite");
   if (!std::isfinite(sampling.presence)) refuse("presence_penalty must be finite");
-  std::set<int32_t> biased;
+  std::vector<bool> biased(static_cast<std::size_t>(capacity_.vocab));
   for (const LogitBias& bias : request.biases) {
     if (!in_vocabulary(bias.id)) refuse("logit_bias token " + std::to_string(bias.id) + " is not in the vocabulary");
     if (!std::isfinite(bias.value)) refuse("logit_bias must be finite");
-    if (!biased.insert(bias.id).second) refuse("logit_bias names token " + std::to_string(bias.id) + " twice");
+    if (biased[static_cast<std::size_t>(bias.id)]) {
+      refuse("logit_bias names token " + std::to_string(bias.id) + " twice");
+    }
+    biased[static_cast<std::size_t>(bias.id)] = true;
   }
   for (const int32_t id : request.allowed_ids) {
     if (!in_vocabulary(id)) refuse("allowed token " + std::to_string(id) + " is not in the vocabulary");
@@ -162,6 +170,10 @@ void Engine::check(const GenerationRequest& request) const {
     refuse("at most " + std::to_string(kMaxTopLogprobs) + " logprobs can be given");
   }
   if (contains_empty(request.reply.stop)) refuse("stop must not hold an empty string");
+  // The choices of a prompt have the same rules.
+  if (request.sampling.choice == 0 && !TokenRules(request, tokens_mask_, capacity_.vocab).leave_a_token()) {
+    throw SubmitError(SubmitError::Kind::kNoToken, "the request's rules leave no token to begin a reply with");
+  }
 }
 
 std::shared_ptr<Generation> Engine::submit(GenerationRequest request) {
@@ -172,6 +184,12 @@ std::shared_ptr<Generation> Engine::submit(GenerationRequest request) {
 
 std::vector<std::shared_ptr<Generation>> Engine::submit(std::vector<GenerationRequest> requests) {
   using Kind = SubmitError::Kind;
+  const int64_t places = limits_.max_queued < 0 ? std::numeric_limits<int64_t>::max() : int64_t{1} + limits_.max_queued;
+  const auto wanted = static_cast<int64_t>(requests.size());
+  if (wanted > places) {
+    throw SubmitError(Kind::kTooManyChoices, "the request has " + std::to_string(wanted) + " choices, and at most " +
+                                                 std::to_string(places) + " may run or wait (scheduler.max_queued)");
+  }
   std::vector<std::shared_ptr<Generation>> generations;
   for (const GenerationRequest& request : requests) {
     check(request);
@@ -184,7 +202,7 @@ std::vector<std::shared_ptr<Generation>> Engine::submit(std::vector<GenerationRe
     finish_cancelled_waiters();
     // A job in the queue of an idle engine is as good as running.
     const auto occupied = static_cast<int64_t>(waiting_.size()) + (running_ ? 1 : 0);
-    if (limits_.max_queued >= 0 && occupied >= int64_t{1} + limits_.max_queued) {
+    if (wanted > places - occupied) {
       ++metrics_.refused;
       throw SubmitError(Kind::kQueueFull, "too many requests are waiting");
     }
@@ -361,7 +379,8 @@ void Engine::read_prompt_logprobs(Stream& stream, int64_t first) {
     }
     stream.prompt_logprobs.push_back(std::move(entry));
   }
-  if (next_end == stream.prompt_tokens()) stream.generation.set_prompt_logprobs(std::move(stream.prompt_logprobs));
+  if (stream.position == stream.prompt_tokens())
+    stream.generation.set_prompt_logprobs(std::move(stream.prompt_logprobs));
 }
 
 void Engine::decode_step(Stream& stream) {
@@ -427,7 +446,9 @@ void Engine::deliver(Stream& stream, const SampledToken& token) {
 /// For a row from which nothing can be drawn.
 void Engine::fail(Stream& stream, SampleStatus why) {
   end(stream, FinishReason::kFailed);
-  stream.result->error = why == SampleStatus::kNotFinite ? "the model's logits are not finite" : "no token is allowed";
+  stream.result->no_token = why == SampleStatus::kNothingAllowed;
+  stream.result->error = stream.result->no_token ? "the request's rules leave no token to go on with"
+                                                 : "the model's logits are not finite";
 }
 
 /// Releases the text that waited for more, and writes the result.

@@ -25,14 +25,21 @@ namespace glm53::engine {
 
 /// submit() refused: nothing was queued.
 struct SubmitError : std::runtime_error {
-  enum class Kind : uint8_t { kQueueFull, kStopping, kEngineFailed, kBadRequest };
+  enum class Kind : uint8_t {
+    kQueueFull,
+    kTooManyChoices,  ///< more than the queue could ever take
+    kStopping,
+    kEngineFailed,
+    kNoToken,  ///< the rules of a request ban every token
+    kBadRequest
+  };
   SubmitError(Kind why, const std::string& message) : std::runtime_error(message), kind(why) {}
   Kind kind;
 };
 
 struct EngineLimits {
   int64_t context = 0;      ///< prompt and reply together
-  int max_queued = 256;     ///< waiting requests; 0 = refuse while one runs, -1 = no limit
+  int max_queued = 256;     ///< waiting choices; 0 = refuse while one runs, -1 = no limit
   int prefill_rows = 2048;  ///< rows of a prompt chunk
 };
 
@@ -58,7 +65,7 @@ class Engine {
 
   /// Queues a request; requests run in this order. Throws SubmitError.
   std::shared_ptr<Generation> submit(GenerationRequest request);
-  /// Queues the choices of one client request, all or none: where one would be taken, so are they all.
+  /// Queues the choices of one client request, all or none. Each takes a place of its own.
   std::vector<std::shared_ptr<Generation>> submit(std::vector<GenerationRequest> requests);
 
   EngineStatus status() const;

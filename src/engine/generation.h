@@ -12,23 +12,26 @@
 #include <vector>
 
 #include "glm53/core/sampling.h"
+#include "glm53/core/shared_list.h"
 #include "text/reply_parser.h"
 
 namespace glm53::engine {
 
+/// One choice. Lists are shared by its copies: those of a client request, up to n for each of its prompts, hold them
+/// once.
 struct GenerationRequest {
-  std::string id;               ///< for logs
-  std::vector<int32_t> prompt;  ///< token ids, at least one
+  std::string id;              ///< for logs
+  SharedList<int32_t> prompt;  ///< token ids, at least one
   SamplingParams sampling;
-  std::vector<LogitBias> biases;                ///< each id once
-  std::vector<int32_t> allowed_ids;             ///< empty: all
-  std::vector<std::vector<int32_t>> bad_words;  ///< token sequences of which the last is never drawn after the others
-  int logprobs = -1;                            ///< −1 off, else also this many of the largest, up to kMaxTopLogprobs
-  int prompt_logprobs = -1;                     ///< the same for the prompt's own tokens
-  int64_t max_tokens = 0;                       ///< >= 1; prompt + max_tokens <= context
-  int64_t min_tokens = 0;                       ///< end and stop ids are banned before this many tokens
-  std::vector<int32_t> end_ids;         ///< any of these ends the reply; its text is never output. Empty: ignore_eos
-  std::vector<int32_t> stop_token_ids;  ///< request's own stop ids; output only with reply.include_stop
+  SharedList<LogitBias> biases;                ///< each id once
+  SharedList<int32_t> allowed_ids;             ///< empty: all
+  SharedList<std::vector<int32_t>> bad_words;  ///< token sequences of which the last is never drawn after the others
+  int logprobs = -1;                           ///< −1 off, else also this many of the largest, up to kMaxTopLogprobs
+  int prompt_logprobs = -1;                    ///< the same for the prompt's own tokens
+  int64_t max_tokens = 0;                      ///< >= 1; prompt + max_tokens <= context
+  int64_t min_tokens = 0;              ///< end and stop ids are banned from these, and stop strings not looked for
+  std::vector<int32_t> end_ids;        ///< any of these ends the reply; its text is never output. Empty: ignore_eos
+  SharedList<int32_t> stop_token_ids;  ///< request's own stop ids; output only with reply.include_stop
   text::ReplyOptions reply;
 };
 
@@ -48,6 +51,7 @@ struct GenerationResult {
   int64_t reasoning_tokens = 0;
   int64_t cached_tokens = 0;  ///< prompt tokens whose state was reused
   std::string error;          ///< kFailed only
+  bool no_token = false;      ///< kFailed because the request's own rules left nothing to draw
 };
 
 /// Raw logprobs (SampledToken::logprob) at one token's place.

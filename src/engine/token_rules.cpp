@@ -48,9 +48,28 @@ std::vector<int32_t> TokenRules::in_vocabulary(std::vector<int32_t> ids) const {
   return ids;
 }
 
+/// Banned at this length, whatever the output is.
+const std::vector<int32_t>& TokenRules::list() const {
+  return static_cast<int64_t>(output_.size()) < request_.min_tokens ? early_banned_ : always_banned_;
+}
+
+bool TokenRules::leave_a_token() const {
+  const auto masked = [this](int32_t id) {
+    return !mask_.empty() && (mask_[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1) == 0;
+  };
+  auto banned = list().begin();
+  for (int32_t id = 0; id < vocab_; ++id) {
+    if (banned != list().end() && *banned == id) {
+      ++banned;
+    } else if (!masked(id)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 SampleRow TokenRules::next_row(int64_t position) {
-  const bool early = static_cast<int64_t>(output_.size()) < request_.min_tokens;
-  const std::vector<int32_t>& list = early ? early_banned_ : always_banned_;
+  const std::vector<int32_t>& list = this->list();
   std::vector<int32_t> more;
   for (const std::vector<int32_t>& word : request_.bad_words) {
     const std::size_t before = word.size() - 1;

@@ -16,12 +16,15 @@ class TokenRules {
   /// `request` and `tokens_mask` (SampleRow::mask of the ids that have a token) outlive the object. `vocab` bounds ids.
   TokenRules(const GenerationRequest& request, std::span<const uint32_t> tokens_mask, int vocab);
 
+  /// False where the first row's bans and mask cover the vocabulary.
+  bool leave_a_token() const;
   /// `id` became part of the output.
   void take(int32_t id);
   /// The row that draws the next token; its lists stay valid until the next call of a member.
   SampleRow next_row(int64_t position);
 
  private:
+  const std::vector<int32_t>& list() const;
   std::vector<int32_t> in_vocabulary(std::vector<int32_t> ids) const;
 
   const GenerationRequest& request_;

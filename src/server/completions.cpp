@@ -23,15 +23,6 @@ constexpr size_t kMaxPrompts = 128;
 
 constexpr UnsupportedField kUnsupported[] = {{"prompt_embeds", Neutral::kNothing}};
 
-std::vector<int32_t> read_ids(const PromptJson::Array& items, const std::string& path, int32_t vocab) {
-  std::vector<int32_t> ids;
-  ids.reserve(items.size());
-  for (size_t i = 0; i < items.size(); ++i) {
-    ids.push_back(static_cast<int32_t>(require_int(items[i], path + '[' + std::to_string(i) + ']', 0, vocab - 1)));
-  }
-  return ids;
-}
-
 /// A string, or a list of token ids.
 CompletionPrompt read_prompt(const PromptJson& prompt, const std::string& path, int32_t vocab) {
   if (prompt.is_string()) {
@@ -40,7 +31,7 @@ CompletionPrompt read_prompt(const PromptJson& prompt, const std::string& path, 
   }
   if (!prompt.is_array()) throw bad_field(path, path + " must be a string or a list of token ids");
   if (prompt.items().empty()) throw bad_field(path, path + " must not be empty");
-  return read_ids(prompt.items(), path, vocab);
+  return require_ids(prompt.items(), path, vocab);
 }
 
 /// One prompt, or a list of them.
@@ -94,21 +85,28 @@ void refuse_text(const CompletionRequest& request) {
   }
 }
 
-/// Appends the choices of one prompt.
-void prepare(const CompletionRequest& request, const CompletionPrompt& prompt, CompletionReply& reply,
-             const ApiContext& api, std::vector<engine::GenerationRequest>& out) {
-  const auto* text = std::get_if<std::string>(&prompt);
-  std::vector<int32_t> ids = text != nullptr ? api.tokenizer.encode(*text) : std::get<std::vector<int32_t>>(prompt);
-  engine::GenerationRequest generation = make_generation(request.common, std::move(ids), kDefaultMaxTokens, api);
+/// The choices of all prompts, side by side for each; takes the prompts' ids.
+std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, CompletionReply& reply,
+                                               const ApiContext& api) {
+  engine::GenerationRequest generation = generation_of(request.common, api);
   generation.id = reply.head.id;
   if (!request.common.ignore_eos) generation.end_ids = api.rules.defaults.eos_ids;
   generation.reply.split_reasoning = false;
-  if (request.echo) {
-    generation.prompt_logprobs = request.common.logprobs;
-    const bool whole = text != nullptr && !request.common.truncate_prompt;
-    reply.echo.push_back(whole ? *text : api.tokenizer.decode(generation.prompt, false));
+  if (request.echo) generation.prompt_logprobs = request.common.logprobs;
+  std::vector<engine::GenerationRequest> choices;
+  for (CompletionPrompt& prompt : request.prompts) {
+    const auto* text = std::get_if<std::string>(&prompt);
+    set_prompt(generation, request.common,
+               text != nullptr ? api.tokenizer.encode(*text) : std::move(std::get<std::vector<int32_t>>(prompt)),
+               kDefaultMaxTokens, api);
+    if (request.echo) {
+      const bool whole = text != nullptr && !request.common.truncate_prompt;
+      reply.echo.push_back(whole ? *text : api.tokenizer.decode(generation.prompt, false));
+    }
+    if (!request.common.seeded) generation.sampling.seed = fresh_seed();  // equal prompts get replies of their own
+    add_choices(generation, request.common.choices, choices);
   }
-  add_choices(generation, request.common.choices, out);
+  return choices;
 }
 
 /// The closing choice. Where there is no text the ids are the reply.
@@ -197,15 +195,14 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestR
 }
 
 HttpResponse completions(const HttpRequest& http, const ApiContext& api) {
-  const CompletionRequest request = parse_completion_request(http.body, api.rules);
+  CompletionRequest request = parse_completion_request(http.body, api.rules);
   if (!api.tokenizer.has_vocabulary()) refuse_text(request);
   CompletionReply completion{{"cmpl-", api, request.common},
                              static_cast<size_t>(request.common.choices),
                              request.common.logprobs >= 0,
                              {},
                              api.tokenizer};
-  std::vector<engine::GenerationRequest> choices;
-  for (const CompletionPrompt& prompt : request.prompts) prepare(request, prompt, completion, api, choices);
+  std::vector<engine::GenerationRequest> choices = prepare(request, completion, api);
   const std::chrono::seconds keepalive(api.rules.settings.api.sse_keepalive_s);
   const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, completion, http); },
                            [completion, keepalive](RunningReplies& replies, SseWriter& out) {

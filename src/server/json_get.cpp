@@ -109,6 +109,15 @@ void require_object(const PromptJson& value, const std::string& field) {
   if (!value.is_object()) throw bad_field(field, field + " must be an object");
 }
 
+std::vector<int32_t> require_ids(const PromptJson::Array& items, const std::string& field, int32_t vocab) {
+  std::vector<int32_t> ids;
+  ids.reserve(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    ids.push_back(static_cast<int32_t>(require_int(items[i], field + '[' + std::to_string(i) + ']', 0, vocab - 1)));
+  }
+  return ids;
+}
+
 PromptJson parse_body(std::string_view body) {
   if (body.empty()) throw ApiError(400, "the request body is empty: a JSON object is expected");
   try {

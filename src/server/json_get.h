@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "text/prompt_json.h"
 
@@ -36,6 +37,9 @@ void require_object(const text::PromptJson& value, const std::string& field);
 
 /// A value that must be an integer in [low, high]; `field` names it.
 int64_t require_int(const text::PromptJson& value, const std::string& field, int64_t low, int64_t high);
+
+/// A list of token ids below `vocab`; `field` names it.
+std::vector<int32_t> require_ids(const text::PromptJson::Array& items, const std::string& field, int32_t vocab);
 
 /// Parses a request body; anything but a JSON object is a 400.
 text::PromptJson parse_body(std::string_view body);

@@ -281,7 +281,6 @@ std::vector<std::string> read_stop_sequences(const PromptJson& body) {
   std::vector<std::string> stops;
   const PromptJson::Array* items = opt_array(body, "stop_sequences");
   if (items == nullptr) return stops;
-  if (items->size() > kMaxStops) throw bad_field("stop_sequences", "stop_sequences must hold at most 64 strings");
   for (size_t i = 0; i < items->size(); ++i) {
     const std::string path = indexed("stop_sequences", i);
     if (!(*items)[i].is_string() || (*items)[i].as_string().empty()) {
@@ -289,6 +288,7 @@ std::vector<std::string> read_stop_sequences(const PromptJson& body) {
     }
     stops.push_back((*items)[i].as_string());
   }
+  check_stops(stops, "stop_sequences");
   return stops;
 }
 

@@ -15,6 +15,8 @@ namespace {
 
 using text::PromptJson;
 
+constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 65536;  // of all together
 constexpr size_t kMaxBadWords = 256;
 
 constexpr UnsupportedField kUnsupported[] = {
@@ -102,15 +104,14 @@ std::vector<std::string> read_bad_words(const PromptJson& body) {
   return words;
 }
 
-/// A word as the reply may spell it: as written, and after a space where that makes another token of the same word.
+/// A word as the reply may spell it: as written, and after a space.
 void add_bad_word(const std::string& word, const text::Tokenizer& tokenizer, std::vector<std::vector<int32_t>>& out) {
-  const std::vector<int32_t> plain = tokenizer.encode(word);
-  const std::vector<int32_t> spaced = tokenizer.encode(' ' + word);
-  out.push_back(plain);
-  if (spaced.size() == plain.size() && spaced.front() != plain.front()) out.push_back(spaced);
+  out.push_back(tokenizer.encode(word));
+  out.push_back(tokenizer.encode(' ' + word));
 }
 
-void read_sampling(const PromptJson& body, const GenerationDefaults& defaults, SamplingParams& sampling) {
+void read_sampling(const PromptJson& body, const GenerationDefaults& defaults, CommonFields& fields) {
+  SamplingParams& sampling = fields.sampling;
   sampling.temperature = static_cast<float>(opt_number(body, "temperature", 0, FLT_MAX).value_or(defaults.temperature));
   const double top_p = opt_number(body, "top_p", 0, 1).value_or(defaults.top_p);
   if (top_p == 0) throw bad_field("top_p", "top_p must be above 0 and at most 1");
@@ -125,12 +126,8 @@ void read_sampling(const PromptJson& body, const GenerationDefaults& defaults, S
   // Beyond these bounds every logit is as good as zero or infinite, and infinity is no logit.
   sampling.repetition = static_cast<float>(std::clamp(repetition, 1e-20, 1e20));
   const auto seed = opt_int(body, "seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
-  if (seed) {
-    sampling.seed = static_cast<uint64_t>(*seed);
-  } else {
-    std::random_device entropy;
-    sampling.seed = (uint64_t{entropy()} << 32) | entropy();
-  }
+  fields.seeded = seed.has_value();
+  sampling.seed = seed ? static_cast<uint64_t>(*seed) : fresh_seed();
 }
 
 std::vector<std::string> read_stop(const PromptJson& body) {
@@ -147,25 +144,22 @@ std::vector<std::string> read_stop(const PromptJson& body) {
   } else {
     throw bad_field("stop", "stop must be a string or a list of strings");
   }
-  if (texts.size() > kMaxStops) throw bad_field("stop", "stop must hold at most 64 strings");
-  for (const std::string& text : texts) {
-    if (text.empty()) throw bad_field("stop", "stop must not hold an empty string");
-  }
+  check_stops(texts, "stop");
   return texts;
 }
 
-std::vector<int32_t> read_ids(const PromptJson& body, const std::string& key, int32_t vocab) {
-  std::vector<int32_t> ids;
-  if (const PromptJson::Array* items = opt_array(body, key)) {
-    for (size_t i = 0; i < items->size(); ++i) {
-      ids.push_back(static_cast<int32_t>(require_int((*items)[i], key + '[' + std::to_string(i) + ']', 0, vocab - 1)));
-    }
-  }
+/// Ascending, each once: whatever the list's length, no more than the vocabulary is carried on.
+std::vector<int32_t> read_id_set(const PromptJson& body, const std::string& key, int32_t vocab) {
+  const PromptJson::Array* items = opt_array(body, key);
+  if (items == nullptr) return {};
+  std::vector<int32_t> ids = require_ids(*items, key, vocab);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;
 }
 
 std::vector<int32_t> read_allowed_ids(const PromptJson& body, int32_t vocab) {
-  std::vector<int32_t> ids = read_ids(body, "allowed_token_ids", vocab);
+  std::vector<int32_t> ids = read_id_set(body, "allowed_token_ids", vocab);
   if (ids.empty() && body.find("allowed_token_ids") != nullptr) {
     throw bad_field("allowed_token_ids", "allowed_token_ids must not be empty");
   }
@@ -193,6 +187,21 @@ void check_response_format(const PromptJson& body) {
 
 }  // namespace
 
+uint64_t fresh_seed() {
+  std::random_device entropy;
+  return (uint64_t{entropy()} << 32) | entropy();
+}
+
+void check_stops(const std::vector<std::string>& stops, const std::string& field) {
+  if (stops.size() > kMaxStops) throw bad_field(field, field + " must hold at most 64 strings");
+  size_t bytes = 0;
+  for (const std::string& text : stops) {
+    if (text.empty()) throw bad_field(field, field + " must not hold an empty string");
+    bytes += text.size();
+  }
+  if (bytes > kMaxStopBytes) throw bad_field(field, field + " must hold at most 65536 bytes together");
+}
+
 void refuse_unsupported(const PromptJson& body, std::span<const UnsupportedField> fields) {
   for (const UnsupportedField& field : fields) {
     const PromptJson* value = body.find(field.name);
@@ -212,7 +221,7 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
   check_model(body, rules);
   check_response_format(body);
   refuse_unsupported(body, kUnsupported);
-  read_sampling(body, rules.defaults, fields.sampling);
+  read_sampling(body, rules.defaults, fields);
   fields.choices = read_choices(body, rules.settings.api.max_n, fields.sampling);
   fields.biases = read_biases(body, rules.defaults.vocab);
   fields.allowed_token_ids = read_allowed_ids(body, rules.defaults.vocab);
@@ -226,7 +235,7 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
   if (!fields.max_tokens) fields.max_tokens = max_tokens;
   fields.min_tokens = opt_int(body, "min_tokens", 0, kMaxTokens).value_or(0);
   fields.stop = read_stop(body);
-  fields.stop_token_ids = read_ids(body, "stop_token_ids", rules.defaults.vocab);
+  fields.stop_token_ids = read_id_set(body, "stop_token_ids", rules.defaults.vocab);
   fields.include_stop = opt_bool(body, "include_stop_str_in_output").value_or(false);
   fields.ignore_eos = opt_bool(body, "ignore_eos").value_or(false);
   fields.skip_special_tokens = opt_bool(body, "skip_special_tokens").value_or(true);
@@ -240,8 +249,8 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
   return fields;
 }
 
-engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt, int64_t default_max,
-                                          const ApiContext& api) {
+void set_prompt(engine::GenerationRequest& request, const CommonFields& fields, std::vector<int32_t> prompt,
+                int64_t default_max, const ApiContext& api) {
   const int64_t context = api.generator.context();
   if (fields.truncate_prompt) {
     const int64_t fits = std::max<int64_t>(1, context - fields.max_tokens.value_or(1));
@@ -263,26 +272,38 @@ engine::GenerationRequest make_generation(const CommonFields& fields, std::vecto
   if (fields.min_tokens > max_tokens) {
     throw bad_field("min_tokens", "min_tokens must be at most max_tokens, " + std::to_string(max_tokens));
   }
-
-  engine::GenerationRequest request;
   request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+}
+
+engine::GenerationRequest generation_of(const CommonFields& fields, const ApiContext& api) {
+  engine::GenerationRequest request;
   request.sampling = fields.sampling;
   request.biases = fields.biases;
   request.allowed_ids = fields.allowed_token_ids;
-  for (const std::string& word : fields.bad_words) add_bad_word(word, api.tokenizer, request.bad_words);
+  std::vector<std::vector<int32_t>> bad_words;
+  for (const std::string& word : fields.bad_words) add_bad_word(word, api.tokenizer, bad_words);
+  request.bad_words = std::move(bad_words);
   request.logprobs = fields.logprobs;
-  request.max_tokens = max_tokens;
   request.min_tokens = fields.min_tokens;
-  request.stop_token_ids = fields.stop_token_ids;
+  std::vector<int32_t> stop_ids = fields.stop_token_ids;
   for (const std::string& stop : fields.stop) {
-    if (const auto id = api.tokenizer.added_id(stop)) request.stop_token_ids.push_back(*id);
+    if (const auto id = api.tokenizer.added_id(stop)) stop_ids.push_back(*id);
   }
+  request.stop_token_ids = std::move(stop_ids);
   const ApiSettings& settings = api.rules.settings.api;
   request.reply.stop = fields.stop;
   request.reply.include_stop = fields.include_stop;
   request.reply.skip_special_tokens = fields.skip_special_tokens;
   request.reply.stop_in_reasoning = settings.stop_scope == "all";
   request.reply.flush_partial_utf8 = settings.flush_partial_utf8;
+  return request;
+}
+
+engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt, int64_t default_max,
+                                          const ApiContext& api) {
+  engine::GenerationRequest request = generation_of(fields, api);
+  set_prompt(request, fields, std::move(prompt), default_max, api);
   return request;
 }
 

@@ -15,12 +15,12 @@
 
 namespace glm53::server {
 
-inline constexpr size_t kMaxStops = 64;
 /// More than any context, and sums cannot overflow.
 inline constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
 struct CommonFields {
   SamplingParams sampling;            ///< seed set, from OS entropy when the request has none
+  bool seeded = false;                ///< the seed is the request's
   std::optional<int64_t> max_tokens;  ///< >= 1
   int64_t min_tokens = 0;
   int choices = 1;  ///< n
@@ -49,15 +49,26 @@ struct UnsupportedField {
 /// Throws ApiError 400 for the first field that asks for something this version does not do.
 void refuse_unsupported(const text::PromptJson& body, std::span<const UnsupportedField> fields);
 
+/// A seed from OS entropy.
+uint64_t fresh_seed();
+
+/// Stop strings: at most 64 with 64 KiB together, none empty. Throws ApiError 400 naming `field`.
+void check_stops(const std::vector<std::string>& stops, const std::string& field);
+
 /// Throws ApiError 404 for a model that is not served.
 void check_model(const text::PromptJson& body, const RequestRules& rules);
 
 /// Throws ApiError: 404 for a model that is not served, 400 naming the field for the rest.
 CommonFields read_common_fields(const text::PromptJson& body, const RequestRules& rules);
 
-/// Fills everything of a GenerationRequest but `id`, `reply` kinds of the route and end ids. Marker texts among the
-/// stop strings ("<|user|>") become stop ids too. `default_max` applies when the request has no max_tokens; 0 = up to
-/// the context. Throws ApiError 400 context_length_exceeded, or when min_tokens exceeds the limit.
+/// What the fields say: all but prompt, max_tokens, `id`, end ids and the kind of reply. Marker texts among the stop
+/// strings ("<|user|>") become stop ids too.
+engine::GenerationRequest generation_of(const CommonFields& fields, const ApiContext& api);
+/// Sets prompt and max_tokens. `default_max` applies when the request has no max_tokens; 0 = up to the context. Throws
+/// ApiError 400 context_length_exceeded, or when min_tokens exceeds the limit.
+void set_prompt(engine::GenerationRequest& request, const CommonFields& fields, std::vector<int32_t> prompt,
+                int64_t default_max, const ApiContext& api);
+/// Both.
 engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt, int64_t default_max,
                                           const ApiContext& api);
 

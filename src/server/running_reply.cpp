@@ -13,8 +13,14 @@ namespace {
 constexpr std::chrono::milliseconds kLook{50};  // how soon a closed connection is noticed
 constexpr int kRetryAfterSeconds = 5;
 
-ApiError refusal(const engine::SubmitError& error) {
+ApiError refusal(const engine::SubmitError& error, const std::vector<engine::GenerationRequest>& requests) {
   using Kind = engine::SubmitError::Kind;
+  if (error.kind == Kind::kTooManyChoices) {
+    return bad_field(requests.back().sampling.choice > 0 ? "n" : "prompt", error.what());
+  }
+  if (error.kind == Kind::kNoToken) {
+    return bad_field(requests.front().allowed_ids.empty() ? "stop_token_ids" : "allowed_token_ids", error.what());
+  }
   if (error.kind == Kind::kBadRequest) return {400, error.what()};
   ApiError refused = error.kind == Kind::kQueueFull ? ApiError(429, error.what(), {}, "queue_full")
                                                     : ApiError(503, error.what(), {}, "unavailable");
@@ -24,6 +30,7 @@ ApiError refusal(const engine::SubmitError& error) {
 
 /// Throws for an end that is no reply.
 void check_finished(const engine::GenerationResult& result) {
+  if (result.no_token) throw ApiError(400, result.error);
   if (result.reason == engine::FinishReason::kFailed) throw ApiError(500, result.error, {}, "server_error");
   if (result.reason == engine::FinishReason::kCancelled) {
     ApiError stopped(503, "the server is shutting down", {}, "unavailable");
@@ -36,13 +43,14 @@ void check_finished(const engine::GenerationResult& result) {
 
 RunningReply::RunningReply(std::shared_ptr<engine::Generation> generation, const engine::GenerationRequest& request,
                            const ApiContext& api)
-    : generation_(std::move(generation)), prompt_tokens_(static_cast<int64_t>(request.prompt.size())) {
+    : generation_(std::move(generation)),
+      prompt_tokens_(static_cast<int64_t>(request.prompt.size())),
+      stop_ids_(request.stop_token_ids) {
   const auto& eos = api.rules.defaults.eos_ids;
   for (const std::string& stop : request.reply.stop) {
     if (const auto id = api.tokenizer.added_id(stop)) marker_stops_.emplace_back(*id, stop);
   }
-  reported_ids_ = request.stop_token_ids;
-  if (eos.size() > 1) reported_ids_.insert(reported_ids_.end(), eos.begin() + 1, eos.end());
+  if (eos.size() > 1) end_ids_.assign(eos.begin() + 1, eos.end());
 }
 
 RunningReply::~RunningReply() {
@@ -98,8 +106,10 @@ nlohmann::ordered_json RunningReply::stop_reason(const engine::GenerationResult&
   for (const auto& [id, stop] : marker_stops_) {
     if (id == *result.stop_id) return stop;
   }
-  const bool reported = std::find(reported_ids_.begin(), reported_ids_.end(), *result.stop_id) != reported_ids_.end();
-  return reported ? nlohmann::ordered_json(*result.stop_id) : nlohmann::ordered_json();
+  const auto holds = [&result](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), *result.stop_id) != ids.end();
+  };
+  return holds(stop_ids_) || holds(end_ids_) ? nlohmann::ordered_json(*result.stop_id) : nlohmann::ordered_json();
 }
 
 RunningReplies submit_choices(std::vector<engine::GenerationRequest> requests, const ApiContext& api) {
@@ -107,7 +117,7 @@ RunningReplies submit_choices(std::vector<engine::GenerationRequest> requests, c
   try {
     generations = api.generator.submit(requests);
   } catch (const engine::SubmitError& error) {
-    throw refusal(error);
+    throw refusal(error, requests);
   }
   RunningReplies replies;
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -52,7 +52,9 @@ class RunningReply {
   bool finished_ = false;
   int64_t prompt_tokens_ = 0;
   std::vector<int32_t> tokens_;
-  std::vector<int32_t> reported_ids_;                          ///< ids that stop_reason shows as numbers
+  // Ids that stop_reason shows as numbers: the request's own, and secondary end-of-sequence ids.
+  SharedList<int32_t> stop_ids_;
+  std::vector<int32_t> end_ids_;
   std::vector<std::pair<int32_t, std::string>> marker_stops_;  ///< stop strings that are one token
 };
 

@@ -54,12 +54,7 @@ HttpResponse detokenize(const HttpRequest& http, const ApiContext& api) {
   const PromptJson::Array* tokens = opt_array(body, "tokens");
   if (tokens == nullptr) throw bad_field("tokens", "tokens is required");
   require_tokenizer(api, "tokens");
-  std::vector<int32_t> ids;
-  ids.reserve(tokens->size());
-  for (size_t i = 0; i < tokens->size(); ++i) {
-    const std::string field = "tokens[" + std::to_string(i) + ']';
-    ids.push_back(static_cast<int32_t>(require_int((*tokens)[i], field, 0, api.rules.defaults.vocab - 1)));
-  }
+  const std::vector<int32_t> ids = require_ids(*tokens, "tokens", api.rules.defaults.vocab);
   HttpResponse response;
   response.body = dump(ordered_json{{"prompt", api.tokenizer.decode(ids, false)}});
   return response;

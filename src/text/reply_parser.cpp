@@ -41,6 +41,7 @@ bool ReplyParser::push(int32_t id, std::vector<ReplyDelta>& out) {
   if (matched_stop_) {
     return true;
   }
+  ++tokens_;
   if (options_.split_reasoning) {
     const bool in_reasoning = channel_ == ReplyChannel::kReasoning;
     if (id == markers_.think_close) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "glm53/core/shared_list.h"
 #include "text/stop_matcher.h"
 #include "text/tokenizer.h"
 
@@ -36,7 +37,8 @@ struct ReplyOptions {
   bool include_stop = false;       ///< include_stop_str_in_output
   bool stop_in_reasoning = false;  ///< api.stop_scope: all
   bool flush_partial_utf8 = false;
-  std::vector<std::string> stop;  ///< non-empty strings, else std::invalid_argument
+  SharedList<std::string> stop;  ///< non-empty strings, else std::invalid_argument
+  int64_t min_tokens = 0;        ///< the text of this many tokens is not searched for stop strings
 };
 
 struct ReplyDelta {
@@ -66,7 +68,9 @@ class ReplyParser {
 
  private:
   /// True where stop strings count in the present channel.
-  bool searching() const { return channel_ == ReplyChannel::kContent || options_.stop_in_reasoning; }
+  bool searching() const {
+    return tokens_ > options_.min_tokens && (channel_ == ReplyChannel::kContent || options_.stop_in_reasoning);
+  }
   bool feed_text(const std::string& text, std::vector<ReplyDelta>& out);
   bool feed_silent_marker(int32_t id, bool printable, std::vector<ReplyDelta>& out);
   void end_stretch(std::vector<ReplyDelta>& out);
@@ -78,7 +82,8 @@ class ReplyParser {
   ReplyChannel channel_;
   IncrementalDecoder decoder_;
   StopMatcher matcher_;
-  std::string held_;  ///< longest suffix of the channel's text that may still begin a stop string
+  int64_t tokens_ = 0;  ///< fed so far
+  std::string held_;    ///< longest suffix of the channel's text that may still begin a stop string
   std::optional<std::string> matched_stop_;
   int64_t reasoning_tokens_ = 0;
 };

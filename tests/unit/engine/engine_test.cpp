@@ -65,15 +65,16 @@ Reply read_all(Generation& generation) {
 GenerationRequest request(int prompt_tokens = 3, int64_t max_tokens = 10) {
   GenerationRequest r;
   r.id = "test";
-  r.prompt.assign(static_cast<std::size_t>(prompt_tokens), 65);
+  r.prompt = std::vector<int32_t>(static_cast<std::size_t>(prompt_tokens), 65);
   r.max_tokens = max_tokens;
   r.end_ids = {kEnd};
   return r;
 }
 
-SubmitError::Kind refusal(Engine& engine, GenerationRequest r) {
+template <typename Requests>
+SubmitError::Kind refusal(Engine& engine, Requests requests) {
   try {
-    engine.submit(std::move(r));
+    engine.submit(std::move(requests));
   } catch (const SubmitError& error) {
     return error.kind;
   }
@@ -247,6 +248,35 @@ TEST_F(EngineTest, AStopStringWinsOverTheTokenLimit) {
   EXPECT_EQ(reply.result.stop_string, "b");
 }
 
+TEST_F(EngineTest, MinTokensAreNotSearchedForStopStrings) {
+  model_.reply = ids_of("stop and stop");
+  GenerationRequest r = request(3, 50);
+  r.reply.stop = {"stop"};
+  EXPECT_EQ(read_all(*start().submit(r)).content, "");
+  r.min_tokens = 1;
+  EXPECT_EQ(read_all(*engine_->submit(r)).content, "stop and ");
+}
+
+TEST_F(EngineTest, RulesThatLeaveNoTokenAreRefused) {
+  Engine& engine = start();
+  GenerationRequest r = request();
+  r.allowed_ids = {5};
+  r.stop_token_ids = {5};
+  r.min_tokens = 2;
+  EXPECT_EQ(refusal(engine, r), Kind::kNoToken);
+  r.min_tokens = 0;
+  engine.submit(r)->cancel();
+  r.stop_token_ids = {};
+  r.bad_words = {{5}};
+  EXPECT_EQ(refusal(engine, r), Kind::kNoToken);
+  r = request();
+  std::vector<int32_t> all(4096);
+  std::iota(all.begin(), all.end(), 0);
+  r.stop_token_ids = all;
+  r.min_tokens = 1;
+  EXPECT_EQ(refusal(engine, r), Kind::kNoToken);
+}
+
 TEST_F(EngineTest, MinTokensBansEndAndStopIds) {
   model_.reply = {kEnd, kStopId, kEnd, kEnd};
   GenerationRequest r = request();
@@ -281,7 +311,7 @@ TEST_F(EngineTest, HandsOverTheSamplingParameters) {
 
 TEST_F(EngineTest, TheChoicesOfARequestAreTakenTogetherOrNotAtAll) {
   model_.reply = {64, kEnd};
-  Engine& engine = start({.context = 60, .max_queued = 0, .prefill_rows = 64});
+  Engine& engine = start({.context = 60, .max_queued = 2, .prefill_rows = 64});
   std::vector<GenerationRequest> choices(3, request());
   const auto generations = engine.submit(choices);
   ASSERT_EQ(generations.size(), 3U);
@@ -291,6 +321,39 @@ TEST_F(EngineTest, TheChoicesOfARequestAreTakenTogetherOrNotAtAll) {
   EXPECT_EQ(engine.status().waiting, 0);
 }
 
+TEST_F(EngineTest, EveryChoiceTakesAPlaceInTheQueue) {
+  hold_forward();
+  model_.reply = {kEnd};
+  Engine& engine = start({.context = 60, .max_queued = 3, .prefill_rows = 64});
+  auto generations = engine.submit(std::vector<GenerationRequest>(3, request()));
+  wait_entered();
+  EXPECT_EQ(refusal(engine, std::vector<GenerationRequest>(2, request())), Kind::kQueueFull);
+  EXPECT_EQ(engine.status().waiting, 2);
+  EXPECT_EQ(refusal(engine, std::vector<GenerationRequest>(5, request())), Kind::kTooManyChoices);
+  generations.push_back(engine.submit(request()));
+  EXPECT_EQ(refusal(engine, request()), Kind::kQueueFull);
+  go_forever();
+  for (auto& generation : generations) read_all(*generation);
+  EXPECT_EQ(engine.metrics().refused, 2U);
+  EXPECT_EQ(engine.submit(std::vector<GenerationRequest>(4, request())).size(), 4U);
+}
+
+TEST(GenerationRequests, CopiesShareTheirLists) {
+  GenerationRequest r = request();
+  r.biases = {{1, 1.0F}};
+  r.allowed_ids = {1};
+  r.bad_words = {{1, 2}};
+  r.stop_token_ids = {3};
+  r.reply.stop = {"x"};
+  const GenerationRequest copy = r;
+  EXPECT_EQ(copy.prompt.data(), r.prompt.data());
+  EXPECT_EQ(copy.biases.data(), r.biases.data());
+  EXPECT_EQ(copy.allowed_ids.data(), r.allowed_ids.data());
+  EXPECT_EQ(copy.bad_words.data(), r.bad_words.data());
+  EXPECT_EQ(copy.stop_token_ids.data(), r.stop_token_ids.data());
+  EXPECT_EQ(copy.reply.stop.data(), r.reply.stop.data());
+}
+
 TEST_F(EngineTest, RefusesBadRequests) {
   Engine& engine = start({.context = 20, .max_queued = 256, .prefill_rows = 64});
   const auto bad = [&](auto&& change) {
@@ -298,7 +361,7 @@ TEST_F(EngineTest, RefusesBadRequests) {
     change(r);
     EXPECT_EQ(refusal(engine, r), Kind::kBadRequest);
   };
-  bad([](GenerationRequest& r) { r.prompt.clear(); });
+  bad([](GenerationRequest& r) { r.prompt = {}; });
   bad([](GenerationRequest& r) { r.biases = {{4096, 1.0F}}; });
   bad([](GenerationRequest& r) { r.biases = {{1, 1.0F}, {1, 2.0F}}; });
   bad([](GenerationRequest& r) { r.biases = {{1, std::numeric_limits<float>::infinity()}}; });
@@ -309,8 +372,8 @@ TEST_F(EngineTest, RefusesBadRequests) {
   bad([](GenerationRequest& r) { r.prompt_logprobs = kMaxTopLogprobs + 1; });
   bad([](GenerationRequest& r) { r.sampling.repetition = 0; });
   bad([](GenerationRequest& r) { r.sampling.frequency = std::numeric_limits<float>::quiet_NaN(); });
-  bad([](GenerationRequest& r) { r.prompt[1] = -1; });
-  bad([](GenerationRequest& r) { r.prompt[1] = 4096; });
+  bad([](GenerationRequest& r) { r.prompt = {65, -1}; });
+  bad([](GenerationRequest& r) { r.prompt = {65, 4096}; });
   bad([](GenerationRequest& r) { r.max_tokens = 0; });
   bad([](GenerationRequest& r) { r.max_tokens = 18; });
   bad([](GenerationRequest& r) { r.max_tokens = std::numeric_limits<int64_t>::max(); });
@@ -533,7 +596,7 @@ TEST_F(EngineTest, ARowWithoutTokensFailsOnlyItsRequest) {
   Engine& engine = start();
   const Reply reply = read_all(*engine.submit(request()));
   EXPECT_EQ(reply.result.reason, FinishReason::kFailed);
-  EXPECT_EQ(reply.result.error, "no token is allowed");
+  EXPECT_TRUE(reply.result.no_token);
   model_.status = SampleStatus::kPicked;
   EXPECT_EQ(read_all(*engine.submit(request())).result.reason, FinishReason::kLength);
   EXPECT_TRUE(engine.status().ready);

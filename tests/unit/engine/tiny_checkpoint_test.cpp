@@ -154,7 +154,9 @@ TEST_F(TinyCheckpoint, PromptLogprobsAreThoseOfTheReply) {
   }
 
   const std::size_t asked = r.prompt.size();
-  r.prompt.insert(r.prompt.end(), reply.tokens.begin(), reply.tokens.end() - 1);
+  std::vector<int32_t> longer = r.prompt;
+  longer.insert(longer.end(), reply.tokens.begin(), reply.tokens.end() - 1);
+  r.prompt = std::move(longer);
   r.max_tokens = 1;
   r.end_ids.clear();
   r.prompt_logprobs = 5;
@@ -185,7 +187,7 @@ TEST_F(TinyCheckpoint, ABadWordAndABiasChangeTheGreedyReply) {
   const Reply without = read_all(*engine->submit(r));
   EXPECT_EQ(without.tokens[0], plain.tokens[0]);
   EXPECT_NE(without.tokens[1], plain.tokens[1]);
-  r.bad_words.clear();
+  r.bad_words = {};
   r.biases = {{77, 100.0F}};
   r.max_tokens = 4;
   r.end_ids.clear();

@@ -43,6 +43,10 @@ class FakeGenerator final : public Generator {
     const std::lock_guard lock(mutex_);
     return requests_.at(requests_.size() - 1);
   }
+  std::vector<engine::GenerationRequest> all() {
+    const std::lock_guard lock(mutex_);
+    return requests_;
+  }
   size_t count() {
     const std::lock_guard lock(mutex_);
     return requests_.size();

@@ -584,6 +584,52 @@ TEST_F(ServerTest, EveryPromptOfACompletionHasItsChoices) {
   EXPECT_EQ(body["usage"]["completion_tokens"], 28);
 }
 
+TEST_F(ServerTest, MoreChoicesThanTheQueueHoldsAreRefusedByName) {
+  generator_.refuse = engine::SubmitError::Kind::kTooManyChoices;
+  const auto param = [this](const char* body) {
+    const RawReply reply = ask(post("/v1/completions", body));
+    EXPECT_EQ(reply.status, 400);
+    return json::parse(reply.body)["error"]["param"].get<std::string>();
+  };
+  EXPECT_EQ(param(R"({"prompt":[[5],[6,7]],"n":2})"), "n");
+  EXPECT_EQ(param(R"({"prompt":[[5],[6,7]]})"), "prompt");
+}
+
+TEST_F(ServerTest, RulesThatLeaveNoTokenAreTheRequestsFault) {
+  generator_.refuse = engine::SubmitError::Kind::kNoToken;
+  const RawReply refused = ask(post("/v1/completions", R"({"prompt":"a","allowed_token_ids":[5]})"));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(json::parse(refused.body)["error"]["param"], "allowed_token_ids");
+  generator_.refuse.reset();
+  generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
+    engine::GenerationResult result = result_of(request, FinishReason::kFailed);
+    result.no_token = true;
+    generation.finish(result);
+  };
+  EXPECT_EQ(ask(post("/v1/completions", R"({"prompt":"a"})")).status, 400);
+}
+
+TEST_F(ServerTest, EqualPromptsWithoutASeedHaveNoiseOfTheirOwn) {
+  ask(post("/v1/completions", R"({"prompt":[[5],[5]],"n":2})"));
+  const auto fresh = generator_.all();
+  EXPECT_EQ(fresh[0].sampling.seed, fresh[1].sampling.seed);
+  EXPECT_NE(fresh[0].sampling.seed, fresh[2].sampling.seed);
+  ask(post("/v1/completions", R"({"prompt":[[5],[5]],"seed":3})"));
+  EXPECT_EQ(generator_.all()[4].sampling.seed, 3U);
+  EXPECT_EQ(generator_.all()[5].sampling.seed, 3U);
+}
+
+TEST_F(ServerTest, TheChoicesOfAllPromptsShareTheirLists) {
+  ask(post("/v1/completions", R"({"prompt":[[5],[6,7]],"n":2,"stop":["zz"],"stop_token_ids":[9,8,9]})"));
+  const auto requests = generator_.all();
+  ASSERT_EQ(requests.size(), 4U);
+  EXPECT_EQ(requests[0].prompt.data(), requests[1].prompt.data());
+  EXPECT_EQ(requests[2].prompt.data(), requests[3].prompt.data());
+  EXPECT_EQ(requests[0].reply.stop.data(), requests[3].reply.stop.data());
+  EXPECT_EQ(requests[0].stop_token_ids.data(), requests[3].stop_token_ids.data());
+  EXPECT_THAT(requests[0].stop_token_ids, ElementsAre(8, 9));
+}
+
 TEST_F(ServerTest, ContinuousUsageAndTruncatedPrompts) {
   const auto list =
       events(chat(R"("stream":true,"stream_options":{"continuous_usage_stats":true},"truncate_prompt_tokens":4)").body);
@@ -594,6 +640,9 @@ TEST_F(ServerTest, ContinuousUsageAndTruncatedPrompts) {
 TEST_F(ServerTest, BadWordsAreBannedAsWrittenAndAfterASpace) {
   chat(R"("bad_words":["a"])");
   EXPECT_THAT(generator_.last().bad_words, ElementsAre(tokenizer().encode("a"), tokenizer().encode(" a")));
+  chat(R"("bad_words":["hedgehog"])");  // more tokens than " hedgehog", or fewer
+  EXPECT_THAT(generator_.last().bad_words,
+              ElementsAre(tokenizer().encode("hedgehog"), tokenizer().encode(" hedgehog")));
 }
 
 TEST_F(ServerTest, AnEchoedChatContinuesTheMessage) {
