@@ -5,11 +5,9 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/weight_source.h"
-#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/config_json.h"
 #include "data_file.h"
 #include "model/checkpoint_inventory.h"
-#include "model/weights.h"
 #include "tiny_model.h"
 
 namespace glm53 {
@@ -77,20 +75,6 @@ TEST(DummyWeights, ExpertsAndProjectionsHaveTheirScale) {
   EXPECT_EQ(gate.suh, up.suh);
   EXPECT_NE(gate.svh, up.svh);
   EXPECT_NE(read_exl3(*inventory.linear("layers.2.mlp.experts.2.up_proj").exl3).suh, up.suh);
-}
-
-TEST(DummyWeights, PlannedBytesAreWhatLoadingTakes) {
-  const Geometry geometry = load_geometry(test::data_path("models/glm53-tiny"));
-  const CheckpointInventory dummy(geometry, DummyOptions{});
-  const Checkpoint checkpoint = Checkpoint::open(test::data_path("models/glm53-tiny"));
-  const CheckpointInventory stored(checkpoint, geometry);
-  for (const CheckpointInventory* inventory : {&dummy, &stored}) {
-    const auto backend = make_cpu_backend(geometry, {.threads = 2});
-    const int64_t planned = plan_weights(*inventory, geometry, {}, *backend);
-    load_weights(*inventory, geometry, {}, *backend, {});
-    EXPECT_GT(planned, 0);
-    EXPECT_EQ(planned, backend->plan_memory({}).weights);
-  }
 }
 
 TEST(DummyWeights, ModelComputesFiniteVariedRows) {
