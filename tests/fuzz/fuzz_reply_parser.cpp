@@ -115,15 +115,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.include_stop = (bits & 16) != 0;
   options.stop_in_reasoning = (bits & 32) != 0;
   options.flush_partial_utf8 = (bits & 64) != 0;
+  std::vector<std::string> stops;
   size_t at = 1;
   while (at < size && data[at] != 0) {
     const size_t length = std::min<size_t>(data[at], size - at - 1);
     const std::string stop = to_valid_utf8(std::string_view(reinterpret_cast<const char*>(data) + at + 1, length));
     if (!stop.empty()) {
-      options.stop.push_back(stop);
+      stops.push_back(stop);
     }
     at += 1 + length;
   }
+  options.stop = std::move(stops);
   // Control bytes stand for the markers, so that a byte is enough for each token.
   std::vector<int32_t> ids;
   for (++at; at < size; ++at) {

@@ -419,9 +419,9 @@ TEST(ReplyParser, EqualsTheSlowDefinitionForAnyChunking) {
     options.include_stop = below(3) == 0;
     options.stop_in_reasoning = below(2) == 0;
     options.flush_partial_utf8 = below(2) == 0;
-    for (size_t n = below(4); n > 0; --n) {
-      options.stop.push_back(stops[below(stops.size())]);
-    }
+    std::vector<std::string> chosen;
+    for (size_t n = below(4); n > 0; --n) chosen.push_back(stops[below(stops.size())]);
+    options.stop = std::move(chosen);
     std::vector<int32_t> ids(below(40));
     for (int32_t& id : ids) {
       const size_t kind = below(10);
