@@ -21,8 +21,11 @@ constexpr Tolerance kPoolKeys = {8e-3, 4e-3};
 constexpr Tolerance kFp8PoolKeys = {4e-2, 3e-2};
 constexpr Tolerance kAttention = {1e-2, 1e-2};
 constexpr Tolerance kFp8Attention = {0.1, 1e-2};
-constexpr Tolerance kLargeScores = {0.1, 4e-2};  // of up to ±60: rounding moves them by a share of their size
-constexpr Tolerance kFp8LargeScores = {0.5, 4e-2};
+/// Of the largest value of a call, where scores of up to ±60 move by a share of their size. The CPU's bf16 is 3.7e-2
+/// away from fp32; the spec's 2e-2 is asked of a GPU against serving mode, which a CPU build does not run. With fp8
+/// caches the softmax picks other keys than in fp32 (0.31 on the CPU), which judges nothing: there serving mode alone
+/// is compared with.
+constexpr Tolerance kLargeScores = {5e-2, 2e-2};
 
 /// Where the oracle rounds at the same points, an fp8 row differs in few codes (one alone may be 1/50 of its length).
 constexpr size_t kCodesApart = 50;  ///< one code in so many, and two
@@ -384,9 +387,15 @@ class SparseRun {
     for (const auto& [slot, kept] : step.kept) pair_.commit(slot, kept);
     left_out_ += static_cast<int>(std::ranges::count(skip, true));
     const Rows y = pair_.read(&Buffers::y, call.rows());
-    const bool large = values_.shape.query_scale > 1.0F;
-    const Tolerance& tolerance =
-        case_.fp8_caches ? (large ? kFp8LargeScores : kFp8Attention) : (large ? kLargeScores : kAttention);
+    if (values_.shape.query_scale > 1.0F) {
+      const double error = worst_value(y.got, y.want, y.width, skip);
+      EXPECT_TRUE(std::isfinite(error));
+      if (case_.same_rounding || !case_.fp8_caches) {
+        EXPECT_LE(error, kLargeScores.of(case_));
+      }
+      return;
+    }
+    const Tolerance& tolerance = case_.fp8_caches ? kFp8Attention : kAttention;
     EXPECT_LE(worst_row(y.got, y.want, y.width, 1e-6, skip), tolerance.of(case_));
   }
 

@@ -434,6 +434,22 @@ inline double worst_row(std::span<const float> got, std::span<const float> want,
   return worst;
 }
 
+/// Largest |got − want| as a share of the largest |want| of all rows.
+inline double worst_value(std::span<const float> got, std::span<const float> want, int64_t width,
+                          const std::vector<bool>& skip) {
+  if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
+  double error = 0.0;
+  double largest = 1e-30;
+  for (size_t i = 0; i < want.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
+    if (skip[i / static_cast<size_t>(width)]) continue;
+    const double difference = std::abs(static_cast<double>(got[i]) - want[i]);
+    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
+    error = std::max(error, difference);
+  }
+  return error / largest;
+}
+
 /// Largest |got − want| / (|want| + share · the row's largest |want|): elements that nearly cancel have the errors of
 /// the sums they come from.
 inline double worst_element(std::span<const float> got, std::span<const float> want, int64_t width, double share) {
