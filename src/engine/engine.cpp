@@ -119,13 +119,19 @@ Engine::Engine(std::unique_ptr<ModelRunner> model, const text::Tokenizer& tokeni
 }
 
 Engine::~Engine() {
+  stop();
+  thread_.join();
+}
+
+void Engine::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
     if (running_) running_->cancel();
+    for (const Job& job : waiting_) job.generation->cancel();
+    finish_cancelled_waiters();
   }
   changed_.notify_all();
-  thread_.join();
 }
 
 // ---- callers' side
@@ -264,14 +270,11 @@ void Engine::run() {
   }
 }
 
-/// Waits for work; nullopt when the engine stops, after everything that waited was cancelled.
+/// Waits for work; nullopt when the engine stops.
 std::optional<Engine::Job> Engine::next_job() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
-    if (stop_) {
-      for (const Job& job : waiting_) job.generation->cancel();
-    }
     finish_cancelled_waiters();
     if (!waiting_.empty()) break;
     if (stop_) return std::nullopt;

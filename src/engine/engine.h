@@ -68,6 +68,9 @@ class Engine {
   /// Queues the choices of one client request, all or none. Each takes a place of its own.
   std::vector<std::shared_ptr<Generation>> submit(std::vector<GenerationRequest> requests);
 
+  /// Cancels what runs or waits, at the next step; submit() refuses from now on. Idempotent, does not wait.
+  void stop();
+
   EngineStatus status() const;
   EngineMetrics metrics() const;
   const EngineLimits& limits() const { return limits_; }

@@ -18,6 +18,8 @@ class Generator {
   virtual ~Generator() = default;
   /// Takes all requests or none. Throws engine::SubmitError.
   virtual std::vector<std::shared_ptr<engine::Generation>> submit(std::vector<engine::GenerationRequest> requests) = 0;
+  /// Ends what runs or waits as cancelled; later submissions are refused.
+  virtual void stop() = 0;
   virtual engine::EngineStatus status() const = 0;
   virtual engine::EngineMetrics metrics() const = 0;
   virtual int64_t context() const = 0;  ///< tokens of prompt and reply together

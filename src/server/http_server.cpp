@@ -81,9 +81,11 @@ class RunningRequests {
     RunningRequests& all_;
   };
 
-  void wait_until_none(std::chrono::milliseconds patience) {
+  /// How many are left.
+  int wait_until_none(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, patience, [this] { return count_ == 0; });
+    return count_;
   }
 
  private:
@@ -130,12 +132,16 @@ class Connection final : private httplib::Server {
   /// Serves requests until the connection ends.
   void run() {
     while (keep_open_ && wait_for_request() && read_head()) {
-      const RunningRequests::Entry entry(shared_.running);
-      if (shared_.draining) {
-        refuse(503, "the server is shutting down");
-        return;
+      {
+        // Entered before the look at `draining`: stop() either sees this request or has it refused.
+        const RunningRequests::Entry entry(shared_.running);
+        if (!shared_.draining) {
+          serve();
+          continue;
+        }
       }
-      serve();
+      // Not an entry: clients that keep asking do not hold the drain up.
+      refuse(503, "the server is shutting down");
     }
   }
 
@@ -432,7 +438,8 @@ struct HttpServer::Impl {
 
   Connection::Shared shared;
   Descriptor listener;
-  Descriptor wake;  ///< eventfd that ends the accept loop
+  Descriptor wake;                   ///< eventfd that wakes the accept loop
+  std::atomic<bool> closing{false};  ///< ends the accept loop
   int port = 0;
   std::thread acceptor;
   std::list<Refused> refused;  ///< accept loop only
@@ -442,7 +449,7 @@ struct HttpServer::Impl {
 };
 
 void HttpServer::Impl::accept_loop() {
-  while (!shared.draining) {
+  while (!closing) {
     std::vector<pollfd> polled = {{wake.get(), POLLIN, 0}, {listener.get(), POLLIN, 0}};
     for (const Refused& entry : refused) polled.push_back({entry.socket.descriptor(), POLLIN, 0});
     const int ready = ::poll(polled.data(), polled.size(), refused.empty() ? -1 : 100);
@@ -538,15 +545,20 @@ void HttpServer::start(const std::string& host, int port) {
 
 int HttpServer::port() const { return impl_->port; }
 
-void HttpServer::stop(std::chrono::milliseconds patience) {
+void HttpServer::stop(std::chrono::milliseconds patience, const std::function<void()>& cancel) {
   if (!impl_->acceptor.joinable()) return;
   impl_->shared.draining = true;
+  if (const int left = impl_->shared.running.wait_until_none(patience); left > 0 && cancel) {
+    spdlog::warn("server: {} requests outlasted the drain of {} ms and are cancelled", left, patience.count());
+    cancel();
+    impl_->shared.running.wait_until_none(kCancelGrace);
+  }
+  impl_->closing = true;
   const uint64_t one = 1;
   if (::write(impl_->wake.get(), &one, sizeof one) < 0) spdlog::error("server: eventfd: {}", std::strerror(errno));
   impl_->acceptor.join();
   impl_->listener.close();
   impl_->refused.clear();
-  impl_->shared.running.wait_until_none(patience);
   {
     const std::lock_guard lock(impl_->mutex);
     for (Impl::Worker& worker : impl_->workers) {

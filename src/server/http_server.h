@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -36,9 +37,13 @@ class HttpServer {
   void start(const std::string& host, int port);
   int port() const;  ///< the bound one
 
-  /// Stops accepting, answers 503 to requests that still come on open connections, waits up to `patience` for running
-  /// ones, then cuts what is left (their handlers see client_gone). Idempotent; returns when no thread is left.
-  void stop(std::chrono::milliseconds patience);
+  /// From now on requests are answered 503, on new connections too. Waits up to `patience` for the running ones; what
+  /// is left then is told to end by `cancel`, once, and has kCancelGrace to send its error. Then the port closes and
+  /// the rest is cut (its handlers see client_gone), without `cancel` at once. Idempotent; returns when no thread is
+  /// left.
+  void stop(std::chrono::milliseconds patience, const std::function<void()>& cancel = {});
+  /// Enough for an engine's step and an error event; a client that takes no bytes holds the end up no longer.
+  static constexpr std::chrono::milliseconds kCancelGrace{5'000};
 
  private:
   struct Impl;

@@ -31,6 +31,7 @@ class EngineGenerator final : public Generator {
   std::vector<std::shared_ptr<engine::Generation>> submit(std::vector<engine::GenerationRequest> requests) override {
     return engine_.submit(std::move(requests));
   }
+  void stop() override { engine_.stop(); }
   engine::EngineStatus status() const override { return engine_.status(); }
   engine::EngineMetrics metrics() const override { return engine_.metrics(); }
   int64_t context() const override { return engine_.limits().context; }
@@ -294,6 +295,8 @@ void Server::start() {
 
 int Server::port() const { return impl_->http.port(); }
 
-void Server::stop(std::chrono::milliseconds drain) { impl_->http.stop(drain); }
+void Server::stop(std::chrono::milliseconds drain) {
+  impl_->http.stop(drain, [this] { impl_->context.generator.stop(); });
+}
 
 }  // namespace glm53::server

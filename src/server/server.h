@@ -28,7 +28,8 @@ class Server {
   /// Listens on server.host and server.port (0: any free port) and returns. Throws Error.
   void start();
   int port() const;
-  /// Stops accepting, answers 503 to new requests, waits up to `drain` for running ones, cancels the rest.
+  /// Answers 503 to new requests, waits up to `drain` for running ones, cancels the rest, which ends with an error of
+  /// its own, and closes.
   void stop(std::chrono::milliseconds drain);
 
  private:

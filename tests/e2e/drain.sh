@@ -20,12 +20,11 @@ until_true() {
 send() { exec curl -sSN -m 600 -H 'Content-Type: application/json' -d "$1" "$url/v1/completions"; }
 has_begun() { [ "$(grep -c '^data: {' "$scratch/stream")" -ge 5 ]; }
 is_running() { [ "$(curl -s "$url/health" | jq '.running')" = 1 ]; }
-# refuses PATH [curl option…]: at the socket, or with an answer.
+# refuses PATH [curl option…]: with an answer, on a new connection.
 refuses() {
-  local path=$1 code
+  local path=$1
   shift
-  code=$(curl -s -o "$scratch/refusal" -m 60 -w '%{http_code}' "$@" "$url$path")
-  [ "$code" = 000 ] || [ "$code" = 503 ]
+  [ "$(curl -s -o "$scratch/refusal" -m 60 -w '%{http_code} %header{retry-after}' "$@" "$url$path")" = "503 5" ]
 }
 # A stream that is under way; sets client.
 start_stream() {
@@ -60,13 +59,40 @@ wait "$server_pid" || code=$?
 server_pid=
 equal "the server ends with code 0" "$code" 0
 
-# ---- a patience shorter than the reply: cut, still orderly
+# ---- a patience shorter than the replies: all are told before their connections close
+start_server --set ops.drain_s=1
+start_stream "$endless"
+send "$endless" >"$scratch/queued_stream" 2>/dev/null &
+queued=$!
+pair=$(jq -c 'del(.stream) | .n = 2 | .temperature = 1' <<<"$endless")
+curl -sS -m 600 -o "$scratch/pair" -w '%{http_code} %header{retry-after}' -d "$pair" "$url/v1/completions" \
+  >"$scratch/pair_status" 2>&1 &
+paired=$!
+# `waiting` counts choices: the stream's one and two of the pair.
+all_wait() { [ "$(curl -s "$url/health" | jq '.waiting')" = 3 ]; }
+until_true all_wait || not_ok "the others wait" "$(curl -s "$url/health")"
+stop_server
+equal "after a short drain the server ends with code 0" "$stop_code" 0
+contains "and logs that it cancels" "$(cat "$scratch/server.log")" "3 requests outlasted the drain"
+for name in stream queued_stream; do
+  if [ "$name" = stream ]; then wait "$client"; else wait "$queued"; fi
+  equal "$name: the client saw no cut" "$?" 0
+  equal "$name: the last event is an error" \
+    "$(events <"$scratch/$name" | tail -n 1 | jq -r '.error | "\(.type) \(.code)"')" "server_error unavailable"
+  equal "$name: then [DONE]" "$(grep '^data:' "$scratch/$name" | tail -n 1)" "data: [DONE]"
+done
+wait "$paired"
+equal "a waiting request is answered 503" "$(cat "$scratch/pair_status")" "503 5"
+equal "with the error JSON" "$(jq -r .error.code "$scratch/pair")" unavailable
+
+# ---- no patience
 start_server --set ops.drain_s=0
 start_stream "$endless"
 stop_server
 wait "$client"
-equal "without patience the server ends with code 0" "$stop_code" 0
-equal "and cuts the stream" "$(grep -cE '"finish_reason":"|^data: \[DONE\]' "$scratch/stream")" 0
+equal "without patience the client saw no cut" "$?" 0
+equal "the server ends with code 0" "$stop_code" 0
+equal "and the stream with an error" "$(events <"$scratch/stream" | tail -n 1 | jq -r '.error.code')" unavailable
 
 # ---- hang-up
 start_server --set ops.log_level=debug

@@ -556,6 +556,26 @@ TEST_F(EngineTest, CancelReleasesHeldText) {
   EXPECT_EQ(read_all(*generation).content, "aa");
 }
 
+TEST_F(EngineTest, StopCancelsAndRefuses) {
+  hold_forward();
+  Engine& engine = start();
+  auto running = engine.submit(request(3, 400));
+  auto waiting = engine.submit(request());
+  wait_entered();
+  engine.stop();
+  EXPECT_EQ(read_all(*waiting).result.reason, FinishReason::kCancelled);  // without a step of the other
+  try {
+    engine.submit(request());
+    FAIL() << "taken";
+  } catch (const SubmitError& error) {
+    EXPECT_EQ(error.kind, SubmitError::Kind::kStopping);
+  }
+  EXPECT_FALSE(engine.status().ready);
+  go();
+  EXPECT_EQ(read_all(*running).result.reason, FinishReason::kCancelled);
+  engine.stop();
+}
+
 TEST_F(EngineTest, DestructionCancels) {
   hold_forward();
   auto running = start().submit(request(3, 400));

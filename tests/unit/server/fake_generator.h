@@ -31,9 +31,14 @@ class FakeGenerator final : public Generator {
       auto generation = std::make_shared<engine::Generation>();
       requests_.push_back(request);
       threads_.emplace_back([generation, script = script, request] { script(*generation, request); });
+      generations_.push_back(generation);
       generations.push_back(std::move(generation));
     }
     return generations;
+  }
+  void stop() override {
+    const std::lock_guard lock(mutex_);
+    for (const auto& generation : generations_) generation->cancel();
   }
   engine::EngineStatus status() const override { return current; }
   engine::EngineMetrics metrics() const override { return counted; }
@@ -61,6 +66,7 @@ class FakeGenerator final : public Generator {
  private:
   std::mutex mutex_;
   std::vector<engine::GenerationRequest> requests_;
+  std::vector<std::shared_ptr<engine::Generation>> generations_;
   std::vector<std::thread> threads_;
 };
 

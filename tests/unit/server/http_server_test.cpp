@@ -447,17 +447,10 @@ TEST_F(HttpServerTest, StopLetsRunningRequestsEndAndRefusesNewOnes) {
   running.send(get("/wait"));
   handler_.entered.wait();
   std::thread stopping([&] { server_->stop(std::chrono::seconds(20)); });
-  // New connections are refused once the listener is closed; then the server is certainly draining.
-  bool refused = false;
-  for (int i = 0; i < 2000 && !refused; ++i) {
-    try {
-      RawClient late(port());
-    } catch (const std::runtime_error&) {
-      refused = true;
-    }
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  EXPECT_TRUE(refused);
+  RawReply late = ask(get("/b"));
+  for (int i = 0; i < 2000 && late.status == 200; ++i) late = ask(get("/b"));
+  EXPECT_EQ(late.status, 503);
+  EXPECT_TRUE(late.has("retry-after"));
   open.send(get("/b"));
   EXPECT_EQ(open.reply().status, 503);
   handler_.release.open();
@@ -473,6 +466,27 @@ TEST_F(HttpServerTest, StopCutsWhatDoesNotEnd) {
   server_->stop(milliseconds(10));
   handler_.noticed.wait();
   EXPECT_FALSE(client.reply().complete);
+}
+
+TEST_F(HttpServerTest, StopLetsCancelledRequestsAnswer) {
+  serve();
+  RawClient client(port());
+  client.send(get("/wait"));
+  handler_.entered.wait();
+  int calls = 0;
+  server_->stop(milliseconds(10), [&] {
+    ++calls;
+    EXPECT_EQ(ask(get("/b")).status, 503);
+    handler_.release.open();
+  });
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(client.reply().body, "released");
+}
+
+TEST_F(HttpServerTest, StopCancelsNothingWhereNothingRuns) {
+  serve();
+  EXPECT_EQ(ask(get("/a")).status, 200);
+  server_->stop(milliseconds(0), [] { ADD_FAILURE() << "cancelled"; });
 }
 
 TEST_F(HttpServerTest, ManyConnectionsAtOnce) {

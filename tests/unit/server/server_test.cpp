@@ -408,19 +408,28 @@ TEST_F(ServerTest, LeavingCancels) {
 }
 
 TEST_F(ServerTest, StoppingCancelsWhatOutlastsTheDrain) {
-  std::atomic<bool> started{false}, cancelled{false};
+  std::atomic<int> started{0}, cancelled{0};
   generator_.script = [&](engine::Generation& generation, const engine::GenerationRequest& request) {
-    started = true;
-    cancelled = run_until_cancelled(generation);
+    ++started;
+    cancelled += run_until_cancelled(generation) ? 1 : 0;
     generation.finish(result_of(request, FinishReason::kCancelled));
   };
   start();
-  RawClient client(server_->port());
-  client.send(post("/v1/chat/completions", chat_body("\"stream\":true")));
-  while (!started) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  RawClient streaming(server_->port()), waiting(server_->port());
+  streaming.send(post("/v1/chat/completions", chat_body("\"stream\":true")));
+  waiting.send(post("/v1/chat/completions", chat_body()));
+  while (started < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   server_->stop(std::chrono::milliseconds(20));
-  for (int i = 0; i < 4000 && !cancelled; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_TRUE(cancelled);
+  EXPECT_EQ(cancelled, 2);
+  const RawReply cut = streaming.reply();
+  EXPECT_TRUE(cut.complete);
+  const auto list = events(cut.body);
+  ASSERT_GE(list.size(), 2U);
+  EXPECT_EQ(list.back(), "[DONE]");
+  EXPECT_EQ(json::parse(list[list.size() - 2])["error"]["code"], "unavailable");
+  const RawReply refused = waiting.reply();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_TRUE(refused.has("retry-after"));
 }
 
 TEST_F(ServerTest, AnEngineThatStopsEndsRepliesWithAnError) {
