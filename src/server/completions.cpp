@@ -53,8 +53,13 @@ struct CompletionReply {
   ReplyHead head;
   size_t choices;  ///< of each prompt
   bool logprobs;
+  bool skip_special_tokens;
   std::vector<std::string> echo;  ///< text of each prompt; empty without echo
   const text::Tokenizer& tokenizer;
+
+  CompletionLogprobs logprobs_of(const RunningReply& reply) const {
+    return {tokenizer, echo.empty() ? 0 : reply.prompt_tokens(), skip_special_tokens};
+  }
 
   const std::string& echo_of(size_t index) const {
     static const std::string kNone;
@@ -132,7 +137,7 @@ ordered_json whole_reply(RunningReplies& replies, const CompletionReply& complet
     });
     usage.add(result, completion.first_of_prompt(i));
     ordered_json logprobs;
-    if (completion.logprobs) logprobs = CompletionLogprobs(completion.tokenizer).next(tokens);
+    if (completion.logprobs) logprobs = completion.logprobs_of(*replies[i]).next(tokens);
     choices.push_back(last_choice(i, text, std::move(logprobs), result, *replies[i], completion));
   }
   ordered_json body = completion.head.object(kKind);
@@ -144,7 +149,7 @@ ordered_json whole_reply(RunningReplies& replies, const CompletionReply& complet
 /// The chunks of one choice.
 engine::GenerationResult stream_choice(RunningReply& reply, size_t index, const CompletionReply& completion,
                                        const Usage& usage, std::chrono::seconds keepalive, SseWriter& out) {
-  CompletionLogprobs logprobs(completion.tokenizer);
+  CompletionLogprobs logprobs = completion.logprobs_of(reply);
   std::vector<engine::TokenLogprobs> tokens;  // not sent yet
   const auto shown = [&] {
     ordered_json json;
@@ -200,6 +205,7 @@ HttpResponse completions(const HttpRequest& http, const ApiContext& api) {
   CompletionReply completion{{"cmpl-", api, request.common},
                              static_cast<size_t>(request.common.choices),
                              request.common.logprobs >= 0,
+                             request.common.skip_special_tokens,
                              {},
                              api.tokenizer};
   std::vector<engine::GenerationRequest> choices = prepare(request, completion, api);

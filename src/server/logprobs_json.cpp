@@ -40,6 +40,15 @@ ordered_json chat_logprobs(std::span<const engine::TokenLogprobs> tokens, const 
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
+void CompletionLogprobs::advance(int32_t id) {
+  const bool prompt = echoed_ > 0;
+  if (prompt || !skip_special_ || !tokenizer_.is_special(id)) {
+    offset_ += characters(decoder_.push(tokenizer_.token_bytes(id)));
+  }
+  // A prompt of ids may end within a character; its echo does not join the reply.
+  if (prompt && --echoed_ == 0) offset_ += characters(decoder_.finish(true));
+}
+
 ordered_json CompletionLogprobs::next(std::span<const engine::TokenLogprobs> tokens) {
   ordered_json offsets = ordered_json::array();
   ordered_json logprobs = ordered_json::array();
@@ -48,7 +57,7 @@ ordered_json CompletionLogprobs::next(std::span<const engine::TokenLogprobs> tok
   for (const engine::TokenLogprobs& token : tokens) {
     const std::string own = text_of(token.id, tokenizer_);
     offsets.push_back(offset_);
-    offset_ += characters(own);
+    advance(token.id);
     texts.push_back(own);
     if (!token.logprob) {
       logprobs.push_back(nullptr);

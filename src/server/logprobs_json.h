@@ -25,14 +25,22 @@ inline void move_logprobs(std::vector<engine::TokenLogprobs>& to, std::vector<en
 nlohmann::ordered_json chat_logprobs(std::span<const engine::TokenLogprobs> tokens, const text::Tokenizer& tokenizer);
 
 /// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}: four lists of one length. top_logprobs also holds the
-/// token itself. Offsets count characters from the first token ever given to the object.
+/// token itself. Offsets count characters of the choice's text: a token begins after the characters that the ones
+/// before it completed, so that those of one character share its offset, and what the text leaves out counts nothing.
 class CompletionLogprobs {
  public:
-  explicit CompletionLogprobs(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  /// The first `echoed` tokens are the prompt, shown whole; of the others special ones are dropped with `skip_special`.
+  CompletionLogprobs(const text::Tokenizer& tokenizer, int64_t echoed, bool skip_special)
+      : tokenizer_(tokenizer), echoed_(echoed), skip_special_(skip_special) {}
   nlohmann::ordered_json next(std::span<const engine::TokenLogprobs> tokens);
 
  private:
+  void advance(int32_t id);
+
   const text::Tokenizer& tokenizer_;
+  int64_t echoed_;  ///< tokens of the prompt that are still to come
+  bool skip_special_;
+  text::IncrementalDecoder decoder_;
   int64_t offset_ = 0;
 };
 

@@ -514,6 +514,42 @@ TEST_F(ServerTest, NoStreamedLogprobIsLost) {
   EXPECT_THAT(tokens, ElementsAre("a", "<|endoftext|>"));
 }
 
+TEST_F(ServerTest, TextOffsetsIndexTheReturnedText) {
+  // The reply: a special token, half of 😀, its other half, "x".
+  const std::vector<int32_t> emoji = tokenizer().encode("\xF0\x9F\x98\x80");
+  ASSERT_GE(emoji.size(), 2U);
+  std::vector<int32_t> reply = {id_of("<|user|>")};
+  reply.insert(reply.end(), emoji.begin(), emoji.end());
+  reply.push_back(tokenizer().encode("x").at(0));
+  generator_.script = [&](engine::Generation& generation, const engine::GenerationRequest& request) {
+    const auto entries = [](const std::vector<int32_t>& ids) {
+      std::vector<engine::TokenLogprobs> logprobs;
+      for (const int32_t id : ids) logprobs.push_back({id, -1.0F, {}});
+      return logprobs;
+    };
+    if (request.prompt_logprobs >= 0) generation.set_prompt_logprobs(entries(request.prompt));
+    generation.publish(reply, {{ReplyChannel::kContent, "\xF0\x9F\x98\x80x"}}, entries(reply));
+    generation.finish(result_of(request, FinishReason::kLength));
+  };
+  const auto offsets = [this](const std::string& fields) {
+    const RawReply answer = ask(post("/v1/completions", R"({"logprobs":0,"temperature":0,)" + fields + "}"));
+    return json::parse(answer.body)["choices"][0]["logprobs"]["text_offset"].get<std::vector<int>>();
+  };
+  const int e = static_cast<int>(emoji.size());
+  // Appends what the tokens of one 😀 and the "x" after it have.
+  const auto with_emoji = [e](std::vector<int> list, int at) {
+    list.insert(list.end(), static_cast<size_t>(e), at);
+    list.push_back(at + 1);
+    return list;
+  };
+  EXPECT_EQ(offsets(R"("prompt":"q")"), with_emoji({0}, 0));
+  EXPECT_EQ(offsets(R"("prompt":"q","skip_special_tokens":false)"), with_emoji({0}, 8));
+  // A prompt shows its special tokens, and part of a character as U+FFFD.
+  EXPECT_EQ(offsets("\"echo\":true,\"prompt\":[" + std::to_string(id_of("<|user|>")) + ',' +
+                    std::to_string(emoji.front()) + ']'),
+            with_emoji({0, 8, 9}, 9));
+}
+
 TEST_F(ServerTest, CompletionLogprobsAndEcho) {
   generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
     generation.set_prompt_logprobs({{request.prompt[0], std::nullopt, {}}, logprobs_of("b", -2.0F, "c")});
