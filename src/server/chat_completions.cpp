@@ -146,7 +146,7 @@ engine::GenerationRequest chat_generation(const ChatRequest& request, std::vecto
                                           const std::string& id, const ApiContext& api) {
   const Settings& settings = api.rules.settings;
   engine::GenerationRequest generation =
-      make_generation(request.common, std::move(prompt), settings.defaults.max_tokens, api);
+      make_generation(request.common, std::move(prompt), request.prompt_field, settings.defaults.max_tokens, api);
   generation.id = id;
   if (!request.common.ignore_eos) {
     generation.end_ids = api.rules.defaults.eos_ids;

@@ -14,6 +14,7 @@ inline constexpr size_t kMaxTools = 1024;
 struct ChatRequest {
   CommonFields common;
   text::ChatPromptInput prompt;
+  std::string prompt_field = "messages";  ///< that the conversation came in
   bool include_reasoning = true;
   std::string echo;  ///< text of the final assistant message, which the reply repeats; empty without echo
 };

@@ -99,11 +99,12 @@ std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, Compl
   generation.reply.split_reasoning = false;
   if (request.echo) generation.prompt_logprobs = request.common.logprobs;
   std::vector<engine::GenerationRequest> choices;
-  for (CompletionPrompt& prompt : request.prompts) {
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    CompletionPrompt& prompt = request.prompts[i];
     const auto* text = std::get_if<std::string>(&prompt);
     set_prompt(generation, request.common,
                text != nullptr ? api.tokenizer.encode(*text) : std::move(std::get<std::vector<int32_t>>(prompt)),
-               kDefaultMaxTokens, api);
+               request.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + ']', kDefaultMaxTokens, api);
     if (request.echo) {
       const bool whole = text != nullptr && !request.common.truncate_prompt;
       reply.echo.push_back(whole ? *text : api.tokenizer.decode(generation.prompt, false));

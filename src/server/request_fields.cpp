@@ -232,7 +232,11 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
   }
   fields.max_tokens = opt_int(body, "max_completion_tokens", 1, kMaxTokens);
   const auto max_tokens = opt_int(body, "max_tokens", 1, kMaxTokens);
-  if (!fields.max_tokens) fields.max_tokens = max_tokens;
+  if (fields.max_tokens) {
+    fields.max_tokens_field = "max_completion_tokens";
+  } else {
+    fields.max_tokens = max_tokens;
+  }
   fields.min_tokens = opt_int(body, "min_tokens", 0, kMaxTokens).value_or(0);
   fields.stop = read_stop(body);
   fields.stop_token_ids = read_id_set(body, "stop_token_ids", rules.defaults.vocab);
@@ -250,7 +254,7 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
 }
 
 void set_prompt(engine::GenerationRequest& request, const CommonFields& fields, std::vector<int32_t> prompt,
-                int64_t default_max, const ApiContext& api) {
+                const std::string& prompt_field, int64_t default_max, const ApiContext& api) {
   const int64_t context = api.generator.context();
   if (fields.truncate_prompt) {
     const int64_t fits = std::max<int64_t>(1, context - fields.max_tokens.value_or(1));
@@ -267,7 +271,8 @@ void set_prompt(engine::GenerationRequest& request, const CommonFields& fields, 
                        " tokens. However, you requested " + std::to_string(prompt_tokens + wanted) + " tokens (" +
                        std::to_string(prompt_tokens) + " in the messages, " + std::to_string(wanted) +
                        " in the completion). Please reduce the length of the messages or completion.",
-                   fields.max_tokens && prompt_tokens < context ? "max_tokens" : "messages", "context_length_exceeded");
+                   fields.max_tokens && prompt_tokens < context ? fields.max_tokens_field : prompt_field,
+                   "context_length_exceeded");
   }
   if (fields.min_tokens > max_tokens) {
     throw bad_field("min_tokens", "min_tokens must be at most max_tokens, " + std::to_string(max_tokens));
@@ -300,10 +305,10 @@ engine::GenerationRequest generation_of(const CommonFields& fields, const ApiCon
   return request;
 }
 
-engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt, int64_t default_max,
-                                          const ApiContext& api) {
+engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt,
+                                          const std::string& prompt_field, int64_t default_max, const ApiContext& api) {
   engine::GenerationRequest request = generation_of(fields, api);
-  set_prompt(request, fields, std::move(prompt), default_max, api);
+  set_prompt(request, fields, std::move(prompt), prompt_field, default_max, api);
   return request;
 }
 

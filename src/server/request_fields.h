@@ -19,9 +19,10 @@ namespace glm53::server {
 inline constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
 struct CommonFields {
-  SamplingParams sampling;            ///< seed set, from OS entropy when the request has none
-  bool seeded = false;                ///< the seed is the request's
-  std::optional<int64_t> max_tokens;  ///< >= 1
+  SamplingParams sampling;                      ///< seed set, from OS entropy when the request has none
+  bool seeded = false;                          ///< the seed is the request's
+  std::optional<int64_t> max_tokens;            ///< >= 1
+  std::string max_tokens_field = "max_tokens";  ///< that gave it
   int64_t min_tokens = 0;
   int choices = 1;  ///< n
   std::vector<LogitBias> biases;
@@ -65,12 +66,13 @@ CommonFields read_common_fields(const text::PromptJson& body, const RequestRules
 /// strings ("<|user|>") become stop ids too.
 engine::GenerationRequest generation_of(const CommonFields& fields, const ApiContext& api);
 /// Sets prompt and max_tokens. `default_max` applies when the request has no max_tokens; 0 = up to the context. Throws
-/// ApiError 400 context_length_exceeded, or when min_tokens exceeds the limit.
+/// ApiError 400 context_length_exceeded, naming `prompt_field` or what asked for too many tokens, or when min_tokens
+/// exceeds the limit.
 void set_prompt(engine::GenerationRequest& request, const CommonFields& fields, std::vector<int32_t> prompt,
-                int64_t default_max, const ApiContext& api);
+                const std::string& prompt_field, int64_t default_max, const ApiContext& api);
 /// Both.
-engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt, int64_t default_max,
-                                          const ApiContext& api);
+engine::GenerationRequest make_generation(const CommonFields& fields, std::vector<int32_t> prompt,
+                                          const std::string& prompt_field, int64_t default_max, const ApiContext& api);
 
 /// Appends one request a choice, which differ in the key of their noise.
 void add_choices(const engine::GenerationRequest& request, int choices, std::vector<engine::GenerationRequest>& out);

@@ -352,7 +352,9 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestRul
   ChatRequest& chat = request.chat;
   chat.common = read_common_fields(json, rules);
   if (chat.common.choices != 1) throw bad_field("n", "n must be 1: a response has one reply");
+  chat.prompt_field = "input";
   chat.common.max_tokens = opt_int(json, "max_output_tokens", 1, kMaxTokens);
+  chat.common.max_tokens_field = "max_output_tokens";
   refuse_unsupported(json, kUnsupported);
   check_include(json);
   check_text(json);

@@ -258,6 +258,20 @@ TEST_F(ServerTest, ContextLength) {
   const RawReply full = ask(post("/v1/completions", "{\"prompt\":[" + ids + "],\"stream\":true}"));
   EXPECT_EQ(full.status, 400);
   EXPECT_EQ(error_of(full)["code"], "context_length_exceeded");
+  EXPECT_EQ(error_of(full)["param"], "prompt");
+  const auto param = [this](const std::string& path, const std::string& body) {
+    const RawReply refusal = ask(post(path, body));
+    EXPECT_EQ(error_of(refusal)["code"], "context_length_exceeded") << body;
+    return error_of(refusal)["param"];
+  };
+  EXPECT_EQ(param("/v1/completions", "{\"prompt\":[[1],[" + ids + "]]}"), "prompt[1]");
+  EXPECT_EQ(param("/v1/completions", "{\"prompt\":[1],\"max_tokens\":600}"), "max_tokens");
+  EXPECT_EQ(param("/v1/completions", "{\"prompt\":[1],\"max_completion_tokens\":600}"), "max_completion_tokens");
+  EXPECT_EQ(param("/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":600}"), "max_output_tokens");
+  std::string words;
+  for (int i = 0; i < 600; ++i) words += "a ";
+  EXPECT_EQ(param("/v1/responses", "{\"input\":\"" + words + "\"}"), "input");
+  EXPECT_EQ(param("/v1/chat/completions", chat_body("\"max_completion_tokens\":600")), "max_completion_tokens");
   EXPECT_EQ(generator_.count(), 0U);
 }
 
