@@ -4,6 +4,8 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -34,17 +36,31 @@ constexpr const char* kRequiredTokens[] = {"[gMASK]",       "<sop>",           "
   throw Error(fmt::format("{}: {} is not supported by this build; supported: {}", key, value, supported));
 }
 
-/// An item of dummy.layer_k.
-std::pair<int, int> layer_and_k(const std::string& item) {
-  int layer = 0;
-  int bits = 0;
-  const char* const end = item.data() + item.size();
-  const auto first = std::from_chars(item.data(), end, layer);
-  if (first.ec == std::errc() && first.ptr != end && *first.ptr == ':') {
-    const auto second = std::from_chars(first.ptr + 1, end, bits);
-    if (second.ec == std::errc() && second.ptr == end && layer >= 0 && bits >= 1 && bits <= 8) return {layer, bits};
+/// Digits alone, without a leading zero: the form of integer keys.
+std::optional<int> plain_number(std::string_view digits) {
+  const bool all_digits = std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!all_digits || (digits.size() > 1 && digits.front() == '0')) return std::nullopt;
+  int number = 0;
+  const bool fits = std::from_chars(digits.data(), digits.data() + digits.size(), number).ec == std::errc();
+  return fits ? std::optional(number) : std::nullopt;
+}
+
+/// dummy.layer_k as layer -> K.
+std::map<int, int> dummy_layer_k(const Settings& settings) {
+  std::map<int, int> layers;
+  for (const std::string& item : settings.dummy.layer_k) {
+    const std::string_view text = item;
+    const size_t colon = text.find(':');
+    const auto layer = plain_number(text.substr(0, colon));
+    const auto bits = colon == std::string::npos ? std::nullopt : plain_number(text.substr(colon + 1));
+    if (!layer || !bits || *bits < 1 || *bits > 8) {
+      throw Error(fmt::format("dummy.layer_k: expected LAYER:K with K from 1 to 8, found {}", in_quotes(item)));
+    }
+    if (!layers.emplace(*layer, *bits).second) {
+      throw Error(fmt::format("dummy.layer_k: layer {} is given twice", *layer));
+    }
   }
-  throw Error(fmt::format("dummy.layer_k: expected LAYER:K with K from 1 to 8, found {}", in_quotes(item)));
+  return layers;
 }
 
 MemoryPlan plan_with_weights(const Backend& backend, const CachePlan& caches, int64_t weights) {
@@ -92,6 +108,7 @@ void check_supported(const Settings& s) {
   if (s.defaults.reasoning_budget != 0) {
     refuse("defaults.reasoning_budget", std::to_string(s.defaults.reasoning_budget), "0");
   }
+  dummy_layer_k(s);  // like every key: also where model.load_format leaves it unused
 }
 
 ModelFiles open_model_files(const Settings& settings) {
@@ -116,12 +133,7 @@ CheckpointInventory take_inventory(const Settings& settings, const ModelFiles& f
   DummyOptions options;
   options.experts_k = settings.dummy.experts_k;
   options.seed = static_cast<uint64_t>(settings.dummy.seed);
-  for (const std::string& item : settings.dummy.layer_k) {
-    const auto [layer, bits] = layer_and_k(item);
-    if (!options.layer_k.emplace(layer, bits).second) {
-      throw Error(fmt::format("dummy.layer_k: layer {} is given twice", layer));
-    }
-  }
+  options.layer_k = dummy_layer_k(settings);
   return CheckpointInventory(files.geometry, options);
 }
 

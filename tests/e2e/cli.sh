@@ -54,6 +54,10 @@ refused "an unknown section" servr --config $config --set servr.port=1
 refused "an unknown key, naming the nearest" server.port --config $config --set server.prot=1 --print-config
 refused "a value of the wrong type" server.port --config $config --set server.port=many --print-config
 refused "a value out of range" server.port --config $config --set server.port=70000 --print-config
+refused "a section as a key" dense.groups.kda --config $config --set dense.groups=bf16 --print-config
+for item in a:b 4:9 4:0 :3 4: 4 -1:3 -0:3 04:3 4:03 4:3:3 99999999999:3 4:3,4:4; do
+  refused "dummy.layer_k $item, used or not" dummy.layer_k --config $config --set "dummy.layer_k=$item" --check
+done
 GLM53_SERVER_PROT=1 refused "an unknown variable" GLM53_SERVER_PROT --config $config --print-config
 refused "a checkpoint that is not there" "$scratch/nowhere" --config $config --set "model.path=$scratch/nowhere" --check
 
