@@ -425,8 +425,8 @@ void Engine::deliver(Stream& stream, const SampledToken& token) {
   const GenerationRequest& request = stream.request;
   const int32_t id = token.id;
   ++stream.completion;
-  const bool is_end = contains(request.end_ids, id);
-  const bool is_stop = !is_end && contains(request.stop_token_ids, id);
+  const bool is_stop = contains(request.stop_token_ids, id);
+  const bool is_end = !is_stop && contains(request.end_ids, id);
 
   std::vector<text::ReplyDelta> deltas;
   bool stop_string = false;

@@ -31,7 +31,7 @@ struct GenerationRequest {
   int64_t max_tokens = 0;                      ///< >= 1; prompt + max_tokens <= context
   int64_t min_tokens = 0;              ///< end and stop ids are banned from these, and stop strings not looked for
   std::vector<int32_t> end_ids;        ///< any of these ends the reply; its text is never output. Empty: ignore_eos
-  SharedList<int32_t> stop_token_ids;  ///< request's own stop ids; output only with reply.include_stop
+  SharedList<int32_t> stop_token_ids;  ///< request's own, end ids too; output only with reply.include_stop
   text::ReplyOptions reply;
 };
 

@@ -198,7 +198,12 @@ TEST_F(EngineTest, StopIds) {
   EXPECT_EQ(reply.result.stop_id, kStopId);
   EXPECT_EQ(reply.content, "a a");
 
-  r.end_ids = {kEnd, kStopId};  // the end id comes first: its text is never output
+  r.end_ids = {kEnd, kStopId};  // what the request names is a stop id
+  reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.result.stop_id, kStopId);
+  EXPECT_EQ(reply.content, "a a");
+
+  r.stop_token_ids = {};  // the text of an end id is never output
   reply = read_all(*engine.submit(r));
   EXPECT_EQ(reply.result.stop_id, kStopId);
   EXPECT_EQ(reply.content, "a");
