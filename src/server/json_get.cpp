@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "server/api_error.h"
@@ -65,8 +66,10 @@ std::optional<double> opt_number(const PromptJson& object, std::string_view key,
   double parsed = 0;
   const auto end = literal.data() + literal.size();
   const auto result = std::from_chars(literal.data(), end, parsed);
-  // Out of range is also what a literal too small for a double gives: 1e-999, with its minus after the first digit.
-  const bool underflow = result.ec == std::errc::result_out_of_range && literal.find('-', 1) != std::string::npos;
+  // Out of range is also a literal too small for a double, 1e-999 or 0.000…1, which counts as 0. Only strtod tells both
+  // ends of the range apart; this program never sets a locale.
+  const bool underflow =
+      result.ec == std::errc::result_out_of_range && std::abs(std::strtod(literal.c_str(), nullptr)) < 1;
   if (!underflow && (result.ec != std::errc() || result.ptr != end || !std::isfinite(parsed))) {
     throw bad_field(field_name(path, key), field_name(path, key) + " must be a finite number");
   }

@@ -78,7 +78,7 @@ std::vector<LogitBias> read_biases(const PromptJson& body, int32_t vocab) {
   for (const auto& [key, value] : object->members()) {
     int32_t id = -1;
     const auto result = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (result.ec != std::errc() || result.ptr != key.data() + key.size() || id < 0 || id >= vocab) {
+    if (result.ec != std::errc() || result.ptr != key.data() + key.size() || key.front() == '-' || id >= vocab) {
       throw bad_field("logit_bias", "logit_bias must map token ids below " + std::to_string(vocab) + " to numbers");
     }
     if (!seen.insert(id).second) throw bad_field("logit_bias", "logit_bias names token " + key + " twice");

@@ -1,5 +1,6 @@
 #include "server/json_get.h"
 
+#include <cfloat>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -51,7 +52,14 @@ TEST(JsonGet, IntegersAreNeverWrappedOrTruncated) {
 TEST(JsonGet, NumbersAreFiniteAndInRange) {
   EXPECT_EQ(opt_number(field("1"), "f", 0, 2), 1.0);
   EXPECT_EQ(opt_number(field("0.5"), "f", 0, 2), 0.5);
-  EXPECT_EQ(opt_number(field("1e-999"), "f", 0, 2), 0.0);
+  const std::string zeros(400, '0');
+  for (const std::string& tiny :
+       {std::string("1e-999"), "0." + zeros + "1", "-0." + zeros + "1", "0." + zeros + "1e5", "1" + zeros + "e-999"}) {
+    EXPECT_EQ(opt_number(field(tiny), "f", 0, 2), 0.0) << tiny;
+  }
+  for (const std::string& huge : {std::string("1e999"), "1" + zeros, "0." + zeros + "1e999"}) {
+    EXPECT_EQ(refused_param([&] { opt_number(field(huge), "f", 0, DBL_MAX); }), "f") << huge;
+  }
   for (const char* value : {"2.1", "-0.1", "true", "\"0.5\"", "{}"}) {
     EXPECT_EQ(refused_param([&] { opt_number(field(value), "f", 0, 2); }), "f") << value;
   }

@@ -214,6 +214,7 @@ TEST(ChatRequest, PenaltiesAndBiasesOutOfRangeAreNamed) {
                                                       {"logit_bias", "{\"x\":1}"},
                                                       {"logit_bias", "{\"4096\":1}"},
                                                       {"logit_bias", "{\"-1\":1}"},
+                                                      {"logit_bias", "{\"-0\":1}"},
                                                       {"logit_bias", "{\" 1\":1}"},
                                                       {"logit_bias", "{\"1\":1,\"01\":1}"},
                                                       {"allowed_token_ids", "[]"},
