@@ -1,6 +1,7 @@
 #include "config/effective_settings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "config/setting_table.h"
 #include "glm53/core/error.h"
@@ -102,6 +103,10 @@ void apply_command_line(const std::vector<Assignment>& assignments, EffectiveSet
     const std::string section = dot == std::string::npos ? "" : assignment.name.substr(0, dot);
     const std::string key = dot == std::string::npos ? assignment.name : assignment.name.substr(dot + 1);
     const int index = find_setting(section, key);
+    if (is_section(assignment.name)) {
+      throw Error(fmt::format("{}: {} is a section; its keys are {}", assignment.option, assignment.name,
+                              fmt::join(setting_names(assignment.name), ", ")));
+    }
     if (index < 0) refuse_key(assignment.option, section, key);
     assign(index, {SettingValue::Kind::kText, assignment.text, {}}, assignment.option, settings);
   }

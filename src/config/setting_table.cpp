@@ -215,6 +215,14 @@ bool is_section(std::string_view name) {
   return std::any_of(table.begin(), table.end(), [&](const SettingKey& k) { return k.section == name; });
 }
 
+std::vector<std::string> setting_names(std::string_view section) {
+  std::vector<std::string> names;
+  for (const SettingKey& key : setting_table()) {
+    if (key.section == section) names.push_back(key.name());
+  }
+  return names;
+}
+
 int find_setting(std::string_view section, std::string_view key) {
   const auto& table = setting_table();
   const auto found = std::find_if(table.begin(), table.end(),

@@ -35,6 +35,8 @@ struct SettingKey {
 const std::vector<SettingKey>& setting_table();
 
 bool is_section(std::string_view name);
+/// SettingKey::name() of the section's keys.
+std::vector<std::string> setting_names(std::string_view section);
 
 /// Index in setting_table(), or −1.
 int find_setting(std::string_view section, std::string_view key);
