@@ -50,7 +50,7 @@ run_ctest() {
   shift
   rm -rf "$reports"
   mkdir -p "$reports"
-  GTEST_OUTPUT="xml:$PWD/$reports/" ctest --test-dir "$build" --output-on-failure --timeout 1200 "$@" 2>&1 | tee "$log" |
+  GTEST_OUTPUT="xml:$PWD/$reports/" ctest --test-dir "$build" --output-on-failure --timeout 2400 "$@" 2>&1 | tee "$log" |
     grep -vE '^( *Start +[0-9]+:|Internal ctest changing|Test project)'
   for report in "$reports"/*.xml; do
     [ -e "$report" ] || continue
