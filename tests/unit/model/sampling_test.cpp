@@ -61,7 +61,7 @@ std::vector<uint32_t> mask_without(int vocab, std::initializer_list<int32_t> for
 class SamplingTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    const test::BackendUnderTest& backend = test::backends_under_test()[static_cast<size_t>(GetParam())];
+    const test::BackendUnderTest backend = test::backends_under_test()[static_cast<size_t>(GetParam())];
     if (!backend.problem.empty()) GTEST_SKIP() << backend.problem;
     make_ = backend.make;
   }
