@@ -31,21 +31,16 @@ void JsonPieces::gap(int32_t from, int32_t to) {
   builder_.call(from, rule, to);
 }
 
-void JsonPieces::comma(int32_t from, int32_t to) {
-  if (!any_whitespace_) return builder_.literal(from, ", ", to);
-  const int32_t before = builder_.add_node();
-  const int32_t after = builder_.add_node();
-  gap(from, before);
-  symbol(before, ',', after);
-  gap(after, to);
-}
+void JsonPieces::comma(int32_t from, int32_t to) { spaced(from, ',', to); }
 
-void JsonPieces::colon(int32_t from, int32_t to) {
-  if (!any_whitespace_) return builder_.literal(from, ": ", to);
+void JsonPieces::colon(int32_t from, int32_t to) { spaced(from, ':', to); }
+
+void JsonPieces::spaced(int32_t from, char c, int32_t to) {
+  if (!any_whitespace_) return builder_.literal(from, std::string{c, ' '}, to);
   const int32_t before = builder_.add_node();
   const int32_t after = builder_.add_node();
   gap(from, before);
-  symbol(before, ':', after);
+  symbol(before, c, after);
   gap(after, to);
 }
 

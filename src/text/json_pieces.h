@@ -71,6 +71,8 @@ class JsonPieces {
   void comma(int32_t from, int32_t to);
   void colon(int32_t from, int32_t to);
   void symbol(int32_t from, char c, int32_t to);
+  /// `c` with gaps around it, or with one space after it where whitespace is fixed.
+  void spaced(int32_t from, char c, int32_t to);
   void digits(int32_t from, int low, int high, int32_t to);
   void magnitude(int32_t from, const Magnitude& bounds, bool integer, int32_t to);
 

@@ -9,28 +9,13 @@
 #include <cstdio>
 
 #include "backend/cuda/cuda_backend.h"
+#include "router_gaps.h"
 #include "tiny_model.h"
 
 namespace glm53::test {
 namespace {
 
 using Logits = std::vector<std::vector<float>>;
-
-/// The largest gap of a router's first turn that tests/data/golden/README.md gives.
-constexpr float kRouterGap = 6.3e-3F;
-
-/// The smallest router gap of every row over all layers.
-class RouterGaps final : public TraceSink {
- public:
-  void record(std::string_view name, std::span<const float> values, int rows) override {
-    if (!name.ends_with("router.margin")) return;
-    gaps.resize(static_cast<size_t>(rows), INFINITY);
-    for (size_t r = 0; r < gaps.size(); ++r) gaps[r] = std::min(gaps[r], values[r]);
-  }
-  void record_selection(int, int, std::span<const int32_t>) override {}
-  void record_probabilities(int, int, int, std::span<const int32_t>, std::span<const float>) override {}
-  std::vector<float> gaps;
-};
 
 std::vector<double> log_softmax(std::span<const float> logits) {
   const double largest = *std::ranges::max_element(logits);
