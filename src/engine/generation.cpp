@@ -30,7 +30,7 @@ void Generation::publish(std::span<const int32_t> tokens, std::vector<text::Repl
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     std::move(logprobs.begin(), logprobs.end(), std::back_inserter(logprobs_));
     for (text::ReplyDelta& delta : deltas) {
-      if (!deltas_.empty() && deltas_.back().channel == delta.channel) {
+      if (!deltas_.empty() && deltas_.back().continued_by(delta)) {
         deltas_.back().text += delta.text;
       } else {
         deltas_.push_back(std::move(delta));

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 
 #include "glm53/core/sampling.h"
 #include "glm53/core/shared_list.h"
+#include "text/grammar_matcher.h"
 #include "text/reply_parser.h"
 
 namespace glm53::engine {
@@ -33,6 +35,8 @@ struct GenerationRequest {
   std::vector<int32_t> end_ids;        ///< any of these ends the reply; its text is never output. Empty: ignore_eos
   SharedList<int32_t> stop_token_ids;  ///< request's own, end ids too; output only with reply.include_stop
   text::ReplyOptions reply;
+  std::shared_ptr<text::GrammarTables> grammar;  ///< what the reply's content follows; the engine thread's alone
+  int64_t reasoning_budget = -1;                 ///< </think> is forced after this many reasoning tokens; −1: never
 };
 
 enum class FinishReason : uint8_t {

@@ -4,18 +4,28 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "glm53/core/shared_list.h"
+#include "text/prompt_json.h"
 #include "text/stop_matcher.h"
 #include "text/tokenizer.h"
 
 namespace glm53::text {
 
-enum class ReplyChannel : uint8_t { kReasoning, kContent };
+enum class ReplyChannel : uint8_t { kReasoning, kContent, kCall };
+
+/// A function that a reply may call.
+struct OfferedTool {
+  std::string name;
+  PromptJson parameters;  ///< JSON schema of its arguments; null: none given
+  bool strict = false;
+};
+using OfferedTools = std::vector<OfferedTool>;
 
 /// Ids that the reply grammar of this family names, looked up once.
 struct ReplyMarkers {
@@ -39,11 +49,20 @@ struct ReplyOptions {
   bool flush_partial_utf8 = false;
   SharedList<std::string> stop;  ///< non-empty strings, else std::invalid_argument
   int64_t min_tokens = 0;        ///< the text of this many tokens is not searched for stop strings
+  /// Calls of these are told apart from content; null: nothing is, the text of a call stays in its channel.
+  std::shared_ptr<const OfferedTools> tools;
+  bool parallel_calls = true;      ///< false: the reply ends with its first call
+  bool incremental_calls = false;  ///< api.tool_stream: arguments as they come, not a call at once
 };
 
 struct ReplyDelta {
   ReplyChannel channel = ReplyChannel::kContent;
-  std::string text;  ///< not empty
+  std::string text;         ///< not empty, but for the first delta of a call; of a call: a piece of its arguments' JSON
+  int call = -1;            ///< kCall: which one, from 0
+  std::string tool_name{};  ///< of the first delta of a call alone
+
+  /// Text that may be joined: of one channel, within one call.
+  bool continued_by(const ReplyDelta& next) const { return channel == next.channel && call == next.call; }
 };
 
 /// Stop strings are searched within one stretch of a channel, never across a change of channel. A stop string that is
