@@ -3,7 +3,7 @@
 #   format   clang-format of our sources              layout   dependency rules (scripts/check_layout.sh)
 #   unit     release build, unit tests, fuzz corpora   asan     the same and both malformed corpora under ASan + UBSan
 #   aarch64  arm64 compile of all libraries            cuda     kernels, with nvcc >= 13.0; run where there is a GPU
-#   e2e      the real binary through curl
+#   e2e      the real binary through curl, npm clients and a browser
 # Usage: scripts/test.sh [stage…]
 # Goes through all stages whatever fails. The last line is "N passed, N failed, N skipped"; the exit code says whether
 # anything failed.
@@ -37,8 +37,9 @@ one() {
   return "$1"
 }
 
-# count_lines FILE: adds the "ok …" and "not ok …" lines of a shell test.
+# count_lines FILE: adds the "ok …", "not ok …" and "skipped…" lines of a shell test.
 count_lines() {
+  skipped=$((skipped + $(grep -c '^skipped' "$1")))
   passed=$((passed + $(grep -c '^ok ' "$1")))
   failed=$((failed + $(grep -c '^not ok ' "$1")))
 }
