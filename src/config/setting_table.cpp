@@ -158,6 +158,10 @@ std::vector<SettingKey> make_table() {
            "an incomplete last character becomes U+FFFD instead of nothing"));
   add(choice("api", "anthropic_default_thinking", field<&S::api, &ApiSettings::anthropic_default_thinking>,
              {"on", "off"}, "whether /v1/messages thinks, unseen, when a request says nothing about thinking"));
+  add(choice("api", "tool_stream", field<&S::api, &ApiSettings::tool_stream>, {"whole", "incremental"},
+             "tool calls in streams: each at once, or its arguments as they come"));
+  add(flag("api", "lenient_empty_tools", field<&S::api, &ApiSettings::lenient_empty_tools>,
+           "an empty list of tools in a request counts as none, instead of being refused"));
   add(integer("api", "max_n", field<&S::api, &ApiSettings::max_n>, 1, 128, "most choices (n) of one request"));
   add(integer("api", "sse_keepalive_s", field<&S::api, &ApiSettings::sse_keepalive_s>, 0, kDay,
               "comment line after this much silence in a stream; 0 = off"));

@@ -157,6 +157,13 @@ engine::GenerationRequest chat_generation(const ChatRequest& request, std::vecto
   generation.reply.split_reasoning = true;
   generation.reply.thinking = request.prompt.thinking;
   generation.reply.start = text::start_channel(generation.prompt, api.tokenizer);
+  const ToolChoice::Mode mode = request.tool_choice.mode;
+  if (mode == ToolChoice::Mode::kRequired || mode == ToolChoice::Mode::kNamed) {
+    throw bad_field("tool_choice", "tool_choice other than auto and none is not supported by this version");
+  }
+  generation.reply.tools = offered_tools(request.prompt.tools, request.tool_choice);
+  generation.reply.parallel_calls = request.parallel_tool_calls;
+  generation.reply.incremental_calls = settings.api.tool_stream == "incremental";
   return generation;
 }
 

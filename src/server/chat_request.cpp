@@ -152,10 +152,13 @@ std::vector<PromptJson> read_messages(const PromptJson& body) {
   return *messages;
 }
 
-/// An empty list counts as absent.
-std::vector<PromptJson> read_tools(const PromptJson& body) {
+/// An empty list counts as absent with `lenient`.
+std::vector<PromptJson> read_tools(const PromptJson& body, bool lenient) {
   const PromptJson::Array* tools = opt_array(body, "tools");
   if (tools == nullptr) return {};
+  if (tools->empty() && !lenient) {
+    throw bad_field("tools", "`tools` must not be an empty array: leave it out, or give at least one tool");
+  }
   if (tools->size() > kMaxTools) throw bad_field("tools", "tools must hold at most 1024 tools");
   for (size_t i = 0; i < tools->size(); ++i) {
     const PromptJson& tool = (*tools)[i];
@@ -227,24 +230,6 @@ void read_template(const PromptJson& body, const RequestRules& rules, text::Chat
                                                        : text::EffortPlacement::kHead;
 }
 
-void check_tool_choice(const PromptJson& body, bool has_tools) {
-  const PromptJson* choice = body.find("tool_choice");
-  if (choice != nullptr) {
-    const bool known = choice->is_object() ||
-                       (choice->is_string() && (choice->as_string() == "none" || choice->as_string() == "auto" ||
-                                                choice->as_string() == "required"));
-    if (!known) throw bad_field("tool_choice", "tool_choice must be none, auto, required or an object");
-    const bool none = choice->is_string() && choice->as_string() == "none";
-    if (!none && !has_tools) throw bad_field("tool_choice", "tool_choice needs tools");
-    if (choice->is_object() || choice->as_string() == "required") {
-      throw bad_field("tool_choice", "tool_choice other than auto and none is not supported by this version");
-    }
-  }
-  if (!opt_bool(body, "parallel_tool_calls").value_or(true) && has_tools) {
-    throw bad_field("parallel_tool_calls", "parallel_tool_calls false is not supported by this version");
-  }
-}
-
 ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules) {
   const PromptJson json = parse_body(body);
   ChatRequest request;
@@ -254,8 +239,9 @@ ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules)
   refuse_unsupported(json, kUnsupported);
   request.include_reasoning = opt_bool(json, "include_reasoning").value_or(true);
   request.prompt.messages = read_messages(json);
-  request.prompt.tools = read_tools(json);
-  check_tool_choice(json, !request.prompt.tools.empty());
+  request.prompt.tools = read_tools(json, rules.settings.api.lenient_empty_tools);
+  request.tool_choice = read_tool_choice(json, request.prompt.tools, json.find("tools") != nullptr);
+  request.parallel_tool_calls = opt_bool(json, "parallel_tool_calls").value_or(true);
   read_template(json, rules, request.prompt);
   request.echo = read_echo(json, request.prompt.messages.back());
   return request;

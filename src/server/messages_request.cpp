@@ -223,22 +223,25 @@ std::vector<PromptJson> read_tools(const PromptJson& body) {
   return kept;
 }
 
-void check_choice(const PromptJson& body, bool has_tools) {
+/// auto, any, tool or none, and disable_parallel_tool_use beside it.
+void read_choice(const PromptJson& body, ChatRequest& request) {
+  using Mode = ToolChoice::Mode;
+  const std::vector<PromptJson>& tools = request.prompt.tools;
+  request.tool_choice.mode = tools.empty() ? Mode::kNone : Mode::kAuto;
   const PromptJson* choice = opt_object(body, "tool_choice");
   if (choice == nullptr) return;
-  static constexpr std::array<std::string_view, 4> kTypes = {"auto", "any", "tool", "none"};
+  static constexpr std::array<std::pair<std::string_view, Mode>, 4> kTypes = {
+      {{"auto", Mode::kAuto}, {"any", Mode::kRequired}, {"tool", Mode::kNamed}, {"none", Mode::kNone}}};
   const std::string& type = require_string(*choice, "type", "tool_choice.");
-  if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) {
-    throw bad_field("tool_choice.type", "tool_choice.type must be auto, any, tool or none");
+  const auto found =
+      std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& candidate) { return candidate.first == type; });
+  if (found == kTypes.end()) throw bad_field("tool_choice.type", "tool_choice.type must be auto, any, tool or none");
+  if (found->second != Mode::kNone && tools.empty()) throw bad_field("tool_choice", "tool_choice needs tools");
+  request.tool_choice.mode = found->second;
+  if (found->second == Mode::kNamed) {
+    request.tool_choice = named_choice(require_string(*choice, "name", "tool_choice."), tools, "tool_choice.name");
   }
-  if (type != "none" && !has_tools) throw bad_field("tool_choice", "tool_choice needs tools");
-  if (type == "any" || type == "tool") {
-    throw bad_field("tool_choice", "tool_choice other than auto and none is not supported by this version");
-  }
-  if (opt_bool(*choice, "disable_parallel_tool_use", "tool_choice.").value_or(false)) {
-    throw bad_field("tool_choice.disable_parallel_tool_use",
-                    "tool_choice.disable_parallel_tool_use is not supported by this version");
-  }
+  request.parallel_tool_calls = !opt_bool(*choice, "disable_parallel_tool_use", "tool_choice.").value_or(false);
 }
 
 // ---- the rest
@@ -306,7 +309,7 @@ ChatRequest parse_messages_request(std::string_view body, const RequestRules& ru
   request.common.stop = read_stop_sequences(json);
   read_messages(json, request.prompt);
   request.prompt.tools = read_tools(json);
-  check_choice(json, !request.prompt.tools.empty());
+  read_choice(json, request);
 
   PromptJson::Object variables;
   request.include_reasoning = read_thinking(json, rules, variables);

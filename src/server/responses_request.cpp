@@ -254,13 +254,6 @@ void read_tool_list(const PromptJson::Array& tools, const std::string& space, co
   }
 }
 
-void check_choice(const PromptJson& body, bool has_tools) {
-  const PromptJson* choice = body.find("tool_choice");
-  const bool is_default = choice == nullptr || (choice->is_string() && choice->as_string() == "auto");
-  if (has_tools || !is_default) check_tool_choice(body, has_tools);
-  opt_bool(body, "parallel_tool_calls");
-}
-
 // ---- the rest
 
 void check_include(const PromptJson& body) {
@@ -360,7 +353,8 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestRul
   check_text(json);
   chat.prompt.messages = read_messages(json);
   if (const PromptJson::Array* tools = opt_array(json, "tools")) read_tool_list(*tools, {}, "tools", chat.prompt.tools);
-  check_choice(json, !chat.prompt.tools.empty());
+  chat.tool_choice = read_tool_choice(json, chat.prompt.tools, true);
+  chat.parallel_tool_calls = opt_bool(json, "parallel_tool_calls").value_or(true);
   read_template(template_variables(json), rules, chat.prompt);
   request.echo = read_echo(json, chat.common);
   return request;

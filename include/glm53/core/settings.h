@@ -109,6 +109,8 @@ struct ApiSettings {
   std::string stop_scope = "content";       ///< content | all
   bool flush_partial_utf8 = false;
   std::string anthropic_default_thinking = "on";  ///< on | off: /v1/messages without `thinking`
+  std::string tool_stream = "whole";              ///< whole | incremental: how streams send the arguments of calls
+  bool lenient_empty_tools = true;                ///< `tools: []` counts as absent, else 400
   int max_n = 8;                                  ///< most choices of a request
   int sse_keepalive_s = 15;                       ///< 0 = off
 };

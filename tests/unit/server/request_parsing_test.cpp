@@ -289,9 +289,25 @@ TEST(ChatRequest, Tools) {
             2U);
   EXPECT_TRUE(chat("\"tools\":[]").prompt.tools.empty());
   EXPECT_TRUE(chat("\"tools\":[],\"tool_choice\":\"none\"").prompt.tools.empty());
-  EXPECT_EQ(chat_error(R"("tools":[{"name":"f"}],"tool_choice":{"type":"function","function":{"name":"f"}})").param,
-            "tool_choice");
-  EXPECT_EQ(chat_error(R"("tools":[{"name":"f"}],"parallel_tool_calls":false)").param, "parallel_tool_calls");
+  EXPECT_EQ(chat(R"("tools":[],"tool_choice":"auto")").tool_choice.mode, ToolChoice::Mode::kNone);
+  EXPECT_EQ(chat_error(R"("tools":[],"tool_choice":"required")").param, "tool_choice");
+  EXPECT_EQ(chat_error(R"("tool_choice":"auto")").param, "tool_choice");
+  RequestRules strict = rules();
+  strict.settings.api.lenient_empty_tools = false;
+  EXPECT_THROW(chat("\"tools\":[]", strict), ApiError);
+  EXPECT_TRUE(chat("\"tools\":null", strict).prompt.tools.empty());
+}
+
+TEST(ChatRequest, ToolChoice) {
+  const ChatRequest given =
+      chat(R"("tools":[{"name":"f"}],"tool_choice":{"type":"function","name":"f"},"parallel_tool_calls":false)");
+  EXPECT_EQ(given.tool_choice.mode, ToolChoice::Mode::kNamed);
+  EXPECT_EQ(given.tool_choice.name, "f");
+  EXPECT_FALSE(given.parallel_tool_calls);
+  EXPECT_EQ(chat(R"("tools":[{"name":"f"}])").tool_choice.mode, ToolChoice::Mode::kAuto);
+  EXPECT_TRUE(chat().parallel_tool_calls);
+  EXPECT_EQ(chat().tool_choice.mode, ToolChoice::Mode::kNone);
+  EXPECT_EQ(chat_error(R"("parallel_tool_calls":1)").param, "parallel_tool_calls");
   EXPECT_NO_THROW(chat("\"parallel_tool_calls\":false"));
 }
 

@@ -1,0 +1,46 @@
+// Which tools a request offers and what it says about calling them (spec 40 §4.5, §6.1), for all routes alike.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/prompt_json.h"
+#include "text/reply_parser.h"
+
+namespace glm53::server {
+
+inline constexpr size_t kMaxTools = 1024;
+
+struct ToolChoice {
+  enum class Mode : uint8_t {
+    kNone,      ///< no calls: the text of one stays in the reply
+    kAuto,      ///< the model decides
+    kRequired,  ///< at least one call
+    kNamed      ///< exactly one call, of `name`
+  };
+  Mode mode = Mode::kNone;
+  std::string name;                  ///< kNamed
+  std::vector<std::string> allowed;  ///< kAuto, kRequired: the only functions to be called; empty: all
+};
+
+/// The object that holds a tool's name and parameters: the tool's `function`, or the tool itself where it is flat.
+const text::PromptJson& tool_function(const text::PromptJson& tool);
+
+/// `tool_choice` of a chat or Responses request over checked `tools`; absent: auto with tools, else none. Forms: none,
+/// auto, required, {"type":"function","function":{"name"}} or flat with `name` (and `namespace`), and allowed_tools,
+/// nested or flat. Throws ApiError naming the field: an unknown form, a function that is not in `tools`, and any choice
+/// but none without tools, except that auto is fine with `empty_is_auto`.
+ToolChoice read_tool_choice(const text::PromptJson& body, const std::vector<text::PromptJson>& tools,
+                            bool empty_is_auto = false);
+
+/// A choice of one function. Throws ApiError 400 naming `field` when it is not in `tools`.
+ToolChoice named_choice(const std::string& name, const std::vector<text::PromptJson>& tools, const std::string& field);
+
+/// What the reply's parser has to know; null where no calls are looked for. Of several tools of one name the last
+/// counts.
+std::shared_ptr<const text::OfferedTools> offered_tools(const std::vector<text::PromptJson>& tools,
+                                                        const ToolChoice& choice);
+
+}  // namespace glm53::server
