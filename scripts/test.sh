@@ -156,7 +156,7 @@ run_e2e() {
 
 stage_e2e() {
   ensure_packages "${client_packages[@]}" "${test_packages[@]}" || { one 1 "e2e: packages"; return; }
-  scripts/build.sh -DGLM53_TESTS=ON && cmake --build build --parallel "$jobs" --target sparse_checkpoint http_rows
+  scripts/build.sh -DGLM53_TESTS=ON && cmake --build build --parallel "$jobs" --target sparse_checkpoint http_rows load_clients
   one $? "e2e: build" || return
   run_e2e build/glm53-serve $(ls tests/e2e/*.sh | grep -v '/lib\.sh$')
 }
