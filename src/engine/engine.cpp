@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 
 #include "engine/token_rules.h"
+#include "glm53/core/error.h"
 
 namespace glm53::engine {
 namespace {
@@ -71,14 +72,16 @@ GenerationResult ended_unserved(const GenerationRequest& request, FinishReason r
 
 /// A request that owns a sequence slot.
 struct Engine::Stream {
-  Stream(Job& job, int slot_index, PagePool& pool, const text::Tokenizer& tokenizer, TokenRules token_rules)
+  Stream(Job& job, int slot_index, PagePool& pool, const text::Tokenizer& tokenizer, TokenRules token_rules,
+         ReplyGuide reply_guide)
       : request(job.request),
         generation(*job.generation),
         times(job.times),
         slot(slot_index),
         pages(pool),
         parser(tokenizer, reply_options(job.request)),
-        rules(std::move(token_rules)) {}
+        rules(std::move(token_rules)),
+        guide(std::move(reply_guide)) {}
 
   int64_t prompt_tokens() const { return static_cast<int64_t>(request.prompt.size()); }
 
@@ -89,6 +92,7 @@ struct Engine::Stream {
   PageList pages;
   text::ReplyParser parser;
   TokenRules rules;
+  ReplyGuide guide;
   std::vector<TokenLogprobs> prompt_logprobs;
   int64_t position = 0;                          ///< tokens in the sequence's state: where the next row goes
   int32_t pending = -1;                          ///< delivered but not yet forwarded: the token of that row
@@ -113,7 +117,8 @@ Engine::Engine(std::unique_ptr<ModelRunner> model, const text::Tokenizer& tokeni
     throw std::invalid_argument("engine: " + std::to_string(capacity_.pages) +
                                 " cache pages do not hold a context of " + std::to_string(limits_.context));
   }
-  text::ReplyMarkers::from(tokenizer_);  // throws now what would otherwise fail the first request
+  const auto reply = text::ReplyMarkers::from(tokenizer_);  // throws now what would otherwise fail the first request
+  markers_ = {reply.think_open, reply.think_close, tokenizer_.added_id("<tool_call>").value_or(-1)};
   tokens_mask_ = mask_of_tokens(tokenizer_, capacity_.vocab);
   thread_ = std::thread([this] { run(); });
 }
@@ -176,6 +181,9 @@ void Engine::check(const GenerationRequest& request) const {
     refuse("at most " + std::to_string(kMaxTopLogprobs) + " logprobs can be given");
   }
   if (contains_empty(request.reply.stop)) refuse("stop must not hold an empty string");
+  if (request.grammar != nullptr && request.grammar->trie().vocab() != capacity_.vocab) {
+    refuse("the grammar is for another vocabulary");
+  }
   // The choices of a prompt have the same rules.
   if (request.sampling.choice == 0 && !TokenRules(request, tokens_mask_, capacity_.vocab).leave_a_token()) {
     throw SubmitError(SubmitError::Kind::kNoToken, "the request's rules leave no token to begin a reply with");
@@ -306,7 +314,8 @@ void Engine::retire(Job job, GenerationResult result, bool failed) {
 // ---- engine thread: one stream
 
 GenerationResult Engine::serve(Job& job) {
-  Stream stream(job, /*slot_index=*/0, pages_, tokenizer_, TokenRules(job.request, tokens_mask_, capacity_.vocab));
+  Stream stream(job, /*slot_index=*/0, pages_, tokenizer_, TokenRules(job.request, tokens_mask_, capacity_.vocab),
+                ReplyGuide(job.request, markers_, tokens_mask_, capacity_.vocab));
   model_->reset_sequence(stream.slot);
   while (!stream.result) {
     if (stream.generation.cancelled()) {
@@ -410,10 +419,19 @@ void Engine::forward(Stream& stream, std::span<const int32_t> tokens, SegmentKin
 
 /// The token after the last forwarded row.
 void Engine::draw(Stream& stream, int logits_row) {
-  SampleRow row = stream.rules.next_row(stream.position);
+  SampleRow row;
+  try {
+    row = stream.rules.next_row(stream.position, stream.guide.next_mask(!stream.rules.ban(markers_.think_close)));
+  } catch (const Error& error) {
+    return fail(stream, error.what(), /*no_token=*/true);
+  }
+  if (stream.guide.complete()) return end(stream, FinishReason::kStop);  // the grammar wants no text at all
   row.logits_row = logits_row;
   SampledToken token;
   model_->sample({&row, 1}, {&token, 1});
+  if (token.status == SampleStatus::kNothingAllowed && stream.guide.can_end()) {
+    return end(stream, FinishReason::kStop);  // complete, and bans keep it both from going on and from ending
+  }
   if (token.status != SampleStatus::kPicked) return fail(stream, token.status);
   stream.pending = token.id;
   stream.rules.take(token.id);
@@ -438,9 +456,20 @@ void Engine::deliver(Stream& stream, const SampledToken& token) {
   if (is_end || is_stop) {
     end(stream, FinishReason::kStop);
     stream.result->stop_id = id;
-  } else if (stop_string) {
+    return;
+  }
+  if (stop_string) {
     end(stream, FinishReason::kStop);
     stream.result->stop_string = stream.parser.matched_stop();
+    return;
+  }
+  try {
+    stream.guide.take(id);
+  } catch (const Error& error) {
+    return fail(stream, error.what(), /*no_token=*/true);
+  }
+  if (stream.guide.complete()) {
+    end(stream, FinishReason::kStop);
   } else if (stream.completion == request.max_tokens || stream.prompt_tokens() + stream.completion == limits_.context) {
     end(stream, FinishReason::kLength);
   }
@@ -448,10 +477,15 @@ void Engine::deliver(Stream& stream, const SampledToken& token) {
 
 /// For a row from which nothing can be drawn.
 void Engine::fail(Stream& stream, SampleStatus why) {
+  const bool no_token = why == SampleStatus::kNothingAllowed;
+  fail(stream, no_token ? "the request's rules leave no token to go on with" : "the model's logits are not finite",
+       no_token);
+}
+
+void Engine::fail(Stream& stream, std::string error, bool no_token) {
   end(stream, FinishReason::kFailed);
-  stream.result->no_token = why == SampleStatus::kNothingAllowed;
-  stream.result->error = stream.result->no_token ? "the request's rules leave no token to go on with"
-                                                 : "the model's logits are not finite";
+  stream.result->no_token = no_token;
+  stream.result->error = std::move(error);
 }
 
 /// Releases the text that waited for more, and writes the result.

@@ -19,6 +19,7 @@
 #include "engine/generation.h"
 #include "engine/model_runner.h"
 #include "engine/page_pool.h"
+#include "engine/reply_guide.h"
 #include "text/tokenizer.h"
 
 namespace glm53::engine {
@@ -99,12 +100,14 @@ class Engine {
   void draw(Stream& stream, int logits_row);
   void deliver(Stream& stream, const SampledToken& token);
   void fail(Stream& stream, SampleStatus why);
+  void fail(Stream& stream, std::string error, bool no_token);
   void end(Stream& stream, FinishReason reason);
 
   const std::unique_ptr<ModelRunner> model_;
   const ModelRunner::Capacity capacity_;
   const text::Tokenizer& tokenizer_;
   const EngineLimits limits_;
+  GuideMarkers markers_;
   std::vector<uint32_t> tokens_mask_;  ///< SampleRow::mask without padding ids; empty where there are none
   PagePool pages_;
 

@@ -37,6 +37,7 @@ struct GenerationRequest {
   text::ReplyOptions reply;
   std::shared_ptr<text::GrammarTables> grammar;  ///< what the reply's content follows; the engine thread's alone
   int64_t reasoning_budget = -1;                 ///< </think> is forced after this many reasoning tokens; −1: never
+  bool loop_guard = false;                       ///< ... and where reasoning runs in circles (loop_guard.h)
 };
 
 enum class FinishReason : uint8_t {
@@ -55,7 +56,7 @@ struct GenerationResult {
   int64_t reasoning_tokens = 0;
   int64_t cached_tokens = 0;  ///< prompt tokens whose state was reused
   std::string error;          ///< kFailed only
-  bool no_token = false;      ///< kFailed because the request's own rules left nothing to draw
+  bool no_token = false;      ///< kFailed because the request's own rules or grammar left nothing to draw
 };
 
 /// Raw logprobs (SampledToken::logprob) at one token's place.

@@ -68,7 +68,12 @@ bool TokenRules::leave_a_token() const {
   return false;
 }
 
-SampleRow TokenRules::next_row(int64_t position) {
+bool TokenRules::ban(int32_t id) const {
+  const std::vector<int32_t>& list = this->list();
+  return std::binary_search(list.begin(), list.end(), id);
+}
+
+SampleRow TokenRules::next_row(int64_t position, std::span<const uint32_t> mask) {
   const std::vector<int32_t>& list = this->list();
   std::vector<int32_t> more;
   for (const std::vector<int32_t>& word : request_.bad_words) {
@@ -88,7 +93,7 @@ SampleRow TokenRules::next_row(int64_t position) {
   row.position = position;
   row.params = &request_.sampling;
   row.logprobs = request_.logprobs;
-  row.mask = mask_;
+  row.mask = mask;
   row.banned = more.empty() ? list : banned_;
   row.biases = request_.biases;
   row.counts = counts_;

@@ -28,7 +28,7 @@ struct FakeModel {
 
   ModelRunner::Capacity capacity{.vocab = 4096, .sequences = 1, .pages = 16, .rows = 64, .logit_rows = 1};
   std::vector<int32_t> reply;  ///< the n-th token of every reply; after them, `filler`
-  int32_t filler = 64;         ///< "a"; also what comes where the script's id is banned
+  int32_t filler = 64;         ///< "a"; also what comes where the script's id is banned, or else the first id allowed
   std::function<void(const Batch&)> on_forward;
   std::function<void(const SampleRow&)> on_sample;
   SampleStatus status = SampleStatus::kPicked;         ///< of every row that draws
@@ -106,12 +106,15 @@ class FakeRunner final : public ModelRunner {
     const std::size_t index = model_.positions.size();
     model_.positions.push_back(rows[0].position);
     int32_t id = index < model_.reply.size() ? model_.reply[index] : model_.filler;
-    const auto banned = rows[0].banned;
-    const auto mask = rows[0].mask;
-    const bool masked = !mask.empty() && (mask[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1) == 0;
-    if (masked || std::find(banned.begin(), banned.end(), id) != banned.end()) id = model_.filler;
-    out[0].status = model_.status;
-    out[0].id = id;
+    const auto allows = [&row = rows[0]](int32_t candidate) {
+      const auto at = static_cast<std::size_t>(candidate);
+      const bool masked = !row.mask.empty() && (row.mask[at / 32] >> (at % 32) & 1) == 0;
+      return !masked && std::find(row.banned.begin(), row.banned.end(), candidate) == row.banned.end();
+    };
+    if (!allows(id)) id = model_.filler;
+    for (int32_t other = 0; !allows(id) && other < model_.capacity.vocab; ++other) id = other;
+    out[0].status = allows(id) ? model_.status : SampleStatus::kNothingAllowed;
+    if (out[0].status == SampleStatus::kPicked) out[0].id = id;
   }
 
   void commit(int slot, int kept_rows) override {

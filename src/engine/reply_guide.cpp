@@ -1,0 +1,103 @@
+#include "engine/reply_guide.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace glm53::engine {
+namespace {
+
+bool contains(std::span<const int32_t> ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+
+void clear(std::span<uint32_t> mask, std::span<const int32_t> ids) {
+  for (const int32_t id : ids) {
+    if (id >= 0 && static_cast<std::size_t>(id) / 32 < mask.size()) {
+      mask[static_cast<std::size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+    }
+  }
+}
+
+}  // namespace
+
+ReplyGuide::ReplyGuide(const GenerationRequest& request, const GuideMarkers& markers,
+                       std::span<const uint32_t> tokens_mask, int vocab)
+    : request_(request),
+      markers_(markers),
+      tokens_mask_(tokens_mask),
+      vocab_(vocab),
+      in_reasoning_(request.reply.split_reasoning && request.reply.start == text::ReplyChannel::kReasoning) {
+  reasoning_spent_ = request.reasoning_budget == 0;
+  if (request.loop_guard && request.reply.split_reasoning) loop_.emplace();
+  if (request.grammar == nullptr) return;
+  for (const int32_t id : request.grammar->trie().end_ids()) {
+    if (!contains(request.end_ids, id) && !contains(request.stop_token_ids.get(), id)) unheeded_ends_.push_back(id);
+  }
+}
+
+std::span<const uint32_t> ReplyGuide::next_mask(bool may_force) {
+  if (in_reasoning_ && reasoning_spent_ && may_force) {
+    made_.assign((static_cast<std::size_t>(vocab_) + 31) / 32, 0);
+    made_[static_cast<std::size_t>(markers_.think_close) / 32] |= uint32_t{1} << (markers_.think_close % 32);
+    return made_;
+  }
+  if (request_.grammar != nullptr) return grammar_mask();
+  // Reasoning that is spent is not opened again either.
+  const bool may_reopen = request_.reply.split_reasoning && request_.reply.thinking && !in_reasoning_;
+  if (!reasoning_spent_ || !may_reopen) return tokens_mask_;
+  if (content_mask_.empty()) content_mask_ = without({&markers_.think_open, 1});
+  return content_mask_;
+}
+
+std::span<const uint32_t> ReplyGuide::grammar_mask() {
+  if (!matcher_) {
+    matcher_.emplace(request_.grammar, in_reasoning_ ? std::optional(markers_.think_close) : std::nullopt);
+  }
+  if (!matcher_->active()) {
+    if (waiting_mask_.empty()) {
+      std::vector<int32_t> ends = request_.grammar->trie().end_ids();
+      ends.insert(ends.end(), request_.end_ids.begin(), request_.end_ids.end());
+      ends.push_back(markers_.call_open);
+      waiting_mask_ = without(ends);
+    }
+    return waiting_mask_;
+  }
+  // The trie holds tokens alone, so that its masks lie within tokens_mask_.
+  const std::span<const uint32_t> mask = matcher_->next_mask();
+  if (unheeded_ends_.empty() || !matcher_->can_end()) return mask;
+  made_.assign(mask.begin(), mask.end());
+  clear(made_, unheeded_ends_);
+  return made_;
+}
+
+void ReplyGuide::take(int32_t id) {
+  if (matcher_ && !matcher_->accept(id)) throw std::logic_error("a token was drawn that the grammar does not allow");
+  if (request_.reply.split_reasoning) follow_reasoning(id);
+}
+
+/// Where reasoning begins and ends is as the ReplyParser has it.
+void ReplyGuide::follow_reasoning(int32_t id) {
+  if (id == markers_.think_close) {
+    in_reasoning_ = false;
+    return;
+  }
+  if (!in_reasoning_) {
+    in_reasoning_ = id == markers_.think_open && request_.reply.thinking;
+    return;
+  }
+  ++reasoning_tokens_;
+  if (loop_) loop_->push(id);
+  if (request_.reasoning_budget >= 0 && reasoning_tokens_ >= request_.reasoning_budget) reasoning_spent_ = true;
+  if (loop_ && loop_->looping()) reasoning_spent_ = true;
+}
+
+/// tokens_mask_ without `ids`.
+std::vector<uint32_t> ReplyGuide::without(std::span<const int32_t> ids) const {
+  std::vector<uint32_t> mask(tokens_mask_.begin(), tokens_mask_.end());
+  if (mask.empty()) {
+    mask.assign((static_cast<std::size_t>(vocab_) + 31) / 32, ~uint32_t{0});
+    if (vocab_ % 32 != 0) mask.back() = (uint32_t{1} << (vocab_ % 32)) - 1;
+  }
+  clear(mask, ids);
+  return mask;
+}
+
+}  // namespace glm53::engine
