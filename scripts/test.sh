@@ -103,7 +103,7 @@ stage_asan() {
     -DGLM53_BENCH=OFF -DGLM53_CUDA=OFF && cmake --build build-asan --parallel "$jobs"
   one $? "asan: build" || return
   run_ctest build-asan
-  run_e2e build-asan/glm53-serve tests/e2e/malformed.sh tests/e2e/requests.sh
+  run_e2e build-asan/glm53-serve tests/e2e/malformed.sh tests/e2e/requests.sh tests/e2e/mutated_requests.sh
 }
 
 stage_aarch64() {
@@ -156,7 +156,7 @@ run_e2e() {
 
 stage_e2e() {
   ensure_packages "${client_packages[@]}" "${test_packages[@]}" || { one 1 "e2e: packages"; return; }
-  scripts/build.sh -DGLM53_TESTS=ON && cmake --build build --parallel "$jobs" --target sparse_checkpoint http_rows load_clients
+  scripts/build.sh -DGLM53_TESTS=ON && cmake --build build --parallel "$jobs" --target e2e_programs
   one $? "e2e: build" || return
   run_e2e build/glm53-serve $(ls tests/e2e/*.sh | grep -v '/lib\.sh$')
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <stdexcept>
@@ -28,7 +29,8 @@ struct RawReply {
 
 class RawClient {
  public:
-  explicit RawClient(int port) : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit RawClient(int port, std::chrono::milliseconds patience = std::chrono::seconds(10))
+      : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), patience_(patience) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
@@ -57,7 +59,7 @@ class RawClient {
     return true;
   }
 
-  /// Reads until `text` has arrived; false when the connection ended before, or nothing came for 10 s.
+  /// Reads until `text` has arrived; false when the connection ended before, or nothing came for `patience`.
   bool wait_for(std::string_view text) {
     while (input_.find(text) == std::string::npos) {
       if (!fill()) return false;
@@ -67,6 +69,12 @@ class RawClient {
 
   /// True when the server has closed the connection (and sent nothing more).
   bool closed() { return input_.empty() && !fill() && ended_; }
+
+  /// Reads and drops what comes; true when the server has closed the connection.
+  bool drained() {
+    while (fill()) input_.clear();
+    return ended_;
+  }
 
   /// The next reply; interim 100s are counted and skipped.
   RawReply reply(bool head_only = false) {
@@ -136,7 +144,7 @@ class RawClient {
 
   bool fill() {
     pollfd entry{descriptor_, POLLIN, 0};
-    if (::poll(&entry, 1, 10'000) <= 0) return false;
+    if (::poll(&entry, 1, static_cast<int>(patience_.count())) <= 0) return false;
     char piece[65536];
     const ssize_t got = ::recv(descriptor_, piece, sizeof piece, 0);
     if (got <= 0) {
@@ -148,6 +156,7 @@ class RawClient {
   }
 
   int descriptor_;
+  std::chrono::milliseconds patience_;
   bool ended_ = false;
   std::string input_;
 };
