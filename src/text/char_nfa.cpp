@@ -119,6 +119,7 @@ void emit_json_character(GrammarBuilder& builder, int32_t from, int32_t to) {
     builder.literal(high, "\\u", low);
     emit_hex(builder, low, "dc00", "dfff", end);
   });
+  builder.set_inner(rest);
   builder.call(from, rest, to);
 }
 
@@ -126,12 +127,10 @@ void emit_characters(GrammarBuilder& builder, int32_t from, char32_t low, char32
                      int32_t to) {
   if (encoding == CharEncoding::kRaw && low == 0 && high == kLastCodePoint) {
     builder.bytes(from, 0, 0x7F, to);
-    return builder.call(from,
-                        builder.shared_rule("long character",
-                                            [&](int32_t start, int32_t end) {
-                                              emit_scalars(builder, start, 0x80, kLastCodePoint, end);
-                                            }),
-                        to);
+    const int32_t rest = builder.shared_rule(
+        "long character", [&](int32_t start, int32_t end) { emit_scalars(builder, start, 0x80, kLastCodePoint, end); });
+    builder.set_inner(rest);
+    return builder.call(from, rest, to);
   }
   if (encoding == CharEncoding::kRaw) return emit_scalars(builder, from, low, high, to);
   if (low == 0 && high == kLastCodePoint) return emit_json_character(builder, from, to);

@@ -57,6 +57,7 @@ class Grammar {
     int32_t start = 0;
     int32_t rank = 0;  ///< a rule ranks before those it calls without reading anything first
     bool nullable = false;
+    bool inner = false;  ///< so small a part, as a character, that masks take it together with its caller
   };
   static constexpr uint8_t kDeadHeight = 255;
   /// How far apart a counted repetition's bounds must be for two of its copies to count as the same shape.

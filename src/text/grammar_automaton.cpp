@@ -48,7 +48,7 @@ void GrammarAutomaton::SeenSet::grow() {
 
 GrammarAutomaton::GrammarAutomaton(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
   stacks_.push_back({});
-  stacks_.push_back({0, 0, kSharedDepth, kDead});
+  stacks_.push_back({0, 0, kSharedDepth, kDead, kUnknownStack});
   close();
   intern_state();  // kDead
   stacks_[kRootStack].after = kDead;
@@ -67,6 +67,9 @@ std::span<const GrammarAutomaton::Config> GrammarAutomaton::configs(int32_t stat
 int32_t GrammarAutomaton::step(int32_t state, int symbol_class) {
   const int symbol = grammar_->class_symbol()[static_cast<size_t>(symbol_class)];
   const State& s = states_[static_cast<size_t>(state)];
+  // The symbols around this one that no edge of the state tells apart lead to the same state.
+  int low = symbol < 256 ? 0 : symbol;
+  int high = symbol < 256 ? 255 : symbol;
   begin();
   for (int32_t c = s.first; c < s.first + s.count; ++c) {
     const Config config = configs_[static_cast<size_t>(c)];
@@ -74,13 +77,23 @@ int32_t GrammarAutomaton::step(int32_t state, int symbol_class) {
     const int32_t end = grammar_->nodes()[node + 1].bytes;
     for (int32_t e = grammar_->nodes()[node].bytes; e < end; ++e) {
       const Grammar::ByteEdge& edge = grammar_->byte_edges()[static_cast<size_t>(e)];
-      if (edge.low <= symbol && symbol <= edge.high) add(edge.to, config.stack);
+      if (edge.high < symbol) {
+        low = std::max(low, edge.high + 1);
+      } else if (edge.low > symbol) {
+        high = std::min(high, edge.low - 1);
+      } else {
+        low = std::max<int>(low, edge.low);
+        high = std::min<int>(high, edge.high);
+        add(edge.to, config.stack);
+      }
     }
   }
   work_ += s.count;
   close();
   const int32_t next = intern_state();
-  table_[row(state) + static_cast<size_t>(symbol_class)] = next;
+  const std::vector<uint16_t>& classes = grammar_->symbol_class();
+  std::fill(table_.begin() + static_cast<std::ptrdiff_t>(row(state) + classes[static_cast<size_t>(low)]),
+            table_.begin() + static_cast<std::ptrdiff_t>(row(state) + classes[static_cast<size_t>(high)] + 1), next);
   return next;
 }
 
@@ -158,8 +171,9 @@ void GrammarAutomaton::close() {
       std::ranges::pop_heap(pending_, later);
       pending_.pop_back();
     }
-    const int32_t stack = intern_stack(callers, first.depth);
-    add(grammar_->rules()[static_cast<size_t>(first.rule)].start, stack);
+    const Grammar::Rule& rule = grammar_->rules()[static_cast<size_t>(first.rule)];
+    const int32_t stack = intern_stack(callers, first.depth, rule.inner);
+    add(rule.start, stack);
     const size_t before = pending_.size();
     reach(true);
     for (size_t i = before; i < pending_.size(); ++i) {
@@ -188,29 +202,50 @@ int32_t GrammarAutomaton::intern_state() {
   return id;
 }
 
-int32_t GrammarAutomaton::intern_stack(std::span<const Return> returns, int depth) {
-  uint64_t hash = 0;
+int32_t GrammarAutomaton::intern_stack(std::span<const Return> returns, int depth, bool inner) {
+  uint64_t hash = inner ? 1U : 0U;
   for (const Return& r : returns) hash = mix(hash, pack(r.node, r.stack));
   const auto [begin, end] = stack_index_.equal_range(hash);
   for (auto it = begin; it != end; ++it) {
     const Stack& s = stacks_[static_cast<size_t>(it->second)];
-    if (std::ranges::equal(std::span(returns_).subspan(static_cast<size_t>(s.first), static_cast<size_t>(s.count)),
+    if (s.inner == inner &&
+        std::ranges::equal(std::span(returns_).subspan(static_cast<size_t>(s.first), static_cast<size_t>(s.count)),
                            returns)) {
       return it->second;
     }
   }
   const auto id = static_cast<int32_t>(stacks_.size());
-  stacks_.push_back({static_cast<int32_t>(returns_.size()), static_cast<int32_t>(returns.size()), depth, -1});
+  const int32_t below = base(returns[0].stack);
+  const bool one = std::ranges::all_of(returns, [&](const Return& r) { return base(r.stack) == below; });
+  stacks_.push_back({static_cast<int32_t>(returns_.size()), static_cast<int32_t>(returns.size()), depth, -1,
+                     inner && one ? below : id, inner});
   returns_.insert(returns_.end(), returns.begin(), returns.end());
   stack_index_.emplace(hash, id);
   return id;
 }
 
-int32_t GrammarAutomaton::unknown_state(std::span<const Config> configs) {
+int32_t GrammarAutomaton::lift(int32_t stack, bool shapes) {
+  const Stack s = stacks_[static_cast<size_t>(stack)];
+  if (s.base == stack) return kUnknownStack;
+  std::vector<Return> returns;
+  for (int32_t r = s.first; r < s.first + s.count; ++r) {
+    const Return back = returns_[static_cast<size_t>(r)];
+    const int32_t shape = grammar_->nodes()[static_cast<size_t>(back.node)].shape;
+    returns.push_back({shapes ? shape : back.node, lift(back.stack, shapes)});
+  }
+  std::ranges::sort(returns);
+  returns.erase(std::unique(returns.begin(), returns.end()), returns.end());
+  return intern_stack(returns, kSharedDepth + s.depth - depth(s.base), true);
+}
+
+int32_t GrammarAutomaton::part_state(std::span<const Config> configs, bool shapes) {
   accepts_ = ends_part_ = false;
   made_.clear();
-  for (const Config& c : configs) made_.push_back({c.node, kUnknownStack});
-  std::ranges::sort(made_, {}, [](const Config& c) { return c.node; });
+  for (const Config& c : configs) {
+    const int32_t shape = grammar_->nodes()[static_cast<size_t>(c.node)].shape;
+    made_.push_back({shapes ? shape : c.node, lift(c.stack, shapes)});
+  }
+  std::ranges::sort(made_, {}, [](const Config& c) { return pack(c.node, c.stack); });
   made_.erase(std::unique(made_.begin(), made_.end()), made_.end());
   return intern_state();
 }
@@ -250,7 +285,7 @@ int32_t GrammarAutomaton::import(const GrammarAutomaton& from, int32_t state) {
       returns.push_back({back.node, mine[static_cast<size_t>(back.stack)]});
     }
     std::ranges::sort(returns);
-    mine[i] = intern_stack(returns, s.depth);
+    mine[i] = intern_stack(returns, s.depth, s.inner);
   }
   accepts_ = from.accepts(state);
   ends_part_ = from.returns(state);

@@ -48,8 +48,11 @@ class GrammarAutomaton {
 
   /// Ordered by stack, then node. The span is valid until the next call that makes a state.
   std::span<const Config> configs(int32_t state) const;
-  /// The state of exactly these nodes above kUnknownStack.
-  int32_t unknown_state(std::span<const Config> configs);
+  /// The stack of the caller that `stack` is an inner part of (Grammar::Rule::inner); itself for other stacks.
+  int32_t base(int32_t stack) const { return stacks_[static_cast<size_t>(stack)].base; }
+  /// The state of these pairs, whose stacks have one base, with kUnknownStack in its place. `shapes`: with a node of
+  /// the same shape for each.
+  int32_t part_state(std::span<const Config> configs, bool shapes);
   /// The state in which the callers of `stack` go on, once what they called has ended; kDead for kUnknownStack.
   int32_t after(int32_t stack);
   int depth(int32_t stack) const { return stacks_[static_cast<size_t>(stack)].depth; }
@@ -79,6 +82,8 @@ class GrammarAutomaton {
     int32_t count = 0;
     int32_t depth = 0;
     int32_t after = -1;  ///< state; −1: not known yet
+    int32_t base = 0;
+    bool inner = false;
   };
   struct State {
     int32_t first = 0;  ///< in configs_
@@ -111,7 +116,8 @@ class GrammarAutomaton {
   void reach(bool fresh);
   void close();
   int32_t intern_state();
-  int32_t intern_stack(std::span<const Return> returns, int depth);
+  int32_t intern_stack(std::span<const Return> returns, int depth, bool inner);
+  int32_t lift(int32_t stack, bool shapes);
 
   std::shared_ptr<const Grammar> grammar_;
   std::vector<Stack> stacks_;

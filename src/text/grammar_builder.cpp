@@ -93,7 +93,7 @@ void GrammarBuilder::lay_out(Grammar& grammar) const {
   grammar.nodes_.resize(count + 1);
   for (size_t i = 0; i < count; ++i) grammar.nodes_[i].shape = shapes_[i];
   for (const Ends& ends : rules_) {
-    grammar.rules_.push_back({ends.start, 0, false});
+    grammar.rules_.push_back({ends.start, 0, false, ends.inner});
     grammar.nodes_[static_cast<size_t>(ends.end)].final = true;
   }
   const auto from = [](const auto& edge) { return edge.from; };

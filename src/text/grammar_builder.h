@@ -19,6 +19,8 @@ class GrammarBuilder {
   int32_t end(int32_t rule) const { return rules_[static_cast<size_t>(rule)].end; }
   int32_t add_node();
   int32_t node_count() const { return static_cast<int32_t>(shapes_.size()); }
+  /// Grammar::Rule::inner.
+  void set_inner(int32_t rule) { rules_[static_cast<size_t>(rule)].inner = true; }
   /// Grammar::Node::shape.
   void set_shape(int32_t node, int32_t shape) { shapes_[static_cast<size_t>(node)] = shape; }
 
@@ -46,6 +48,7 @@ class GrammarBuilder {
   struct Ends {
     int32_t start;
     int32_t end;
+    bool inner = false;
   };
   struct Bytes {
     int32_t from;

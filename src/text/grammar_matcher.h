@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "text/char_runs.h"
 #include "text/grammar.h"
 #include "text/grammar_automaton.h"
 #include "text/token_trie.h"
@@ -50,10 +51,12 @@ class GrammarTables {
   /// Adds the tokens below trie node `top` that can follow in `state`; trie nodes where a part returns go to
   /// `returning`.
   void walk(int32_t state, int32_t top, Mask& mask, std::vector<int32_t>* returning);
+  CharRuns::Run run(int32_t state) { return runs_.of(*automaton_, state, TokenTrie::kMaxChars, work_end_); }
 
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<const TokenTrie> trie_;
   std::shared_ptr<GrammarAutomaton> automaton_;
+  CharRuns runs_;                                ///< of automaton_
   std::unordered_map<int32_t, PartMask> parts_;  ///< by state of nodes above an unknown stack
   struct Kept {
     int32_t state;

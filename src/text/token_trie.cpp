@@ -42,6 +42,8 @@ void TokenTrie::build(std::span<const std::string_view> bytes) {
     order_.push_back(id);
   }
   text_at_.push_back(static_cast<int32_t>(text_.size()));
+  token_kinds_.resize(32 * mask_words(), kIrregular);
+  token_chars_.resize(32 * mask_words());
   std::ranges::sort(order_, [this](int32_t a, int32_t b) {
     const int compared = this->bytes(a).compare(this->bytes(b));
     return compared != 0 ? compared < 0 : a < b;
@@ -62,15 +64,52 @@ void TokenTrie::build(std::span<const std::string_view> bytes) {
     close_to(common);
     for (size_t depth = common; depth < token.size(); ++depth) {
       path.push_back(static_cast<int32_t>(nodes_.size()));
-      nodes_.push_back(
-          {0, static_cast<int32_t>(i), static_cast<uint16_t>(depth + 1), static_cast<uint8_t>(token[depth])});
+      Node node;
+      node.first_token = static_cast<int32_t>(i);
+      node.depth = static_cast<uint16_t>(depth + 1);
+      node.byte = static_cast<uint8_t>(token[depth]);
+      nodes_.push_back(node);
     }
+    summarize(order_[i], path);
     max_depth_ = std::max(max_depth_, static_cast<int>(token.size()));
     previous = token;
   }
   close_to(0);
   nodes_[0].skip = static_cast<int32_t>(nodes_.size());
-  nodes_.push_back({static_cast<int32_t>(nodes_.size()) + 1, static_cast<int32_t>(order_.size()), 0, 0});
+  Node end;
+  end.skip = static_cast<int32_t>(nodes_.size()) + 1;
+  end.first_token = static_cast<int32_t>(order_.size());
+  nodes_.push_back(end);
+}
+
+/// Adds the characters of token `id` to it and to the nodes on its `path` from the root.
+void TokenTrie::summarize(int32_t id, std::span<const int32_t> path) {
+  const std::string_view token = bytes(id);
+  CharKindSet kinds = 0;
+  std::vector<CharKindSet> kind_at(token.size(), kIrregular);  // where a character begins
+  int chars = 0;
+  for (size_t at = 0; at < token.size(); ++chars) {
+    const FirstChar next = first_char(token.substr(at));
+    kinds |= kind_at[at] = next.kind;
+    at += next.bytes;
+  }
+  if (chars > kMaxChars) kinds |= kIrregular;
+  const bool regular = (kinds & kIrregular) == 0;
+  token_kinds_[static_cast<size_t>(id)] = kinds;
+  token_chars_[static_cast<size_t>(id)] = regular ? static_cast<uint8_t>(chars) : uint8_t{0};
+  CharKindSet below = regular ? CharKindSet{0} : kIrregular;
+  uint8_t chars_below = 0;
+  for (size_t depth = token.size() + 1; depth-- > 0;) {
+    const bool boundary = regular && (depth == token.size() || kind_at[depth] != kIrregular);
+    if (boundary && depth < token.size()) {
+      below |= kind_at[depth];
+      ++chars_below;
+    }
+    Node& node = nodes_[static_cast<size_t>(path[depth])];
+    node.kinds |= kinds;
+    node.kinds_below |= boundary ? below : kIrregular;
+    node.chars_below = std::max(node.chars_below, chars_below);
+  }
 }
 
 }  // namespace glm53::text

@@ -1,8 +1,12 @@
 // Cost of a step under a grammar (mask and accept) for a vocabulary of the real model's size: 154,880 ids of realistic
-// byte strings. For each grammar: compile time, then medians and 99th percentiles of the first reply (nothing known
-// yet) and of later ones. Prints one line each.
+// byte strings, the model's own tokens if its tokenizer.json is given. Processor time of the
+// thread, so that other work on the machine does not count; reading that clock takes 0.2 us of it.
+//
+// Usage: bench_grammar [TOKENIZER.JSON]. A line a grammar: compiling it; the first reply, when nothing is known yet;
+// then the steady state, which is all steps of 30 further replies after it. Each reply is a random walk over allowed
+// tokens.
 #include <algorithm>
-#include <chrono>
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -14,19 +18,23 @@
 #include <unordered_set>
 #include <vector>
 
+#include <time.h>
+
+#include "glm53/core/read_file.h"
 #include "text/grammar.h"
 #include "text/grammar_matcher.h"
 
 namespace {
 
 using namespace glm53::text;
-using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kVocab = 154'880;
 constexpr int32_t kTokens = 154'820;
 
-double microseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+double microseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
 }
 
 /// Words of a few letters with and without a blank before, capitals, digits, runs of blanks, punctuation that JSON and
@@ -91,30 +99,35 @@ double quantile(std::vector<double> values, double q) {
   return values[std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())))];
 }
 
-/// One reply: an allowed token at random each step, long texts brought to an end.
-void run_reply(const std::shared_ptr<GrammarTables>& tables, std::mt19937& rng, Costs& costs) {
+/// One reply: an allowed token at random each step. `patience`: about as many steps go by before a token that closes
+/// something is preferred.
+void run_reply(const std::shared_ptr<GrammarTables>& tables, const ToolTags& tags, unsigned patience, std::mt19937& rng,
+               Costs& costs) {
   GrammarMatcher matcher(tables);
-  for (int step = 0; step < 400 && !matcher.must_end(); ++step) {
-    const auto start = Clock::now();
+  const TokenTrie& trie = tables->trie();
+  const std::vector<int32_t> closing_tags = {tags.call_close, tags.key_close, tags.value_close};
+  std::vector<int32_t> closing;
+  std::vector<int32_t> allowed;
+  for (int step = 0; step < 2000 && !matcher.must_end(); ++step) {
+    double start = microseconds();
     const auto mask = matcher.next_mask();
-    costs.mask.push_back(microseconds_since(start));
-    std::vector<int32_t> closing;
-    std::vector<int32_t> allowed;
-    for (int32_t id = 0; id < kTokens; ++id) {
-      if ((mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) == 0) continue;
-      allowed.push_back(id);
-      if (id < 128 && std::string_view("\"]}:0").find(static_cast<char>(id)) != std::string_view::npos)
-        closing.push_back(id);
+    costs.mask.push_back(microseconds() - start);
+    closing.clear();
+    allowed.clear();
+    for (size_t word = 0; word < mask.size(); ++word) {
+      for (uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+        const auto id = static_cast<int32_t>(32 * word) + std::countr_zero(bits);
+        allowed.push_back(id);
+        const std::string_view bytes = trie.bytes(id);
+        const bool bracket = bytes.size() == 1 && std::string_view("\"]}:0").find(bytes[0]) != std::string_view::npos;
+        if (bracket || std::ranges::find(closing_tags, id) != closing_tags.end()) closing.push_back(id);
+      }
     }
-    for (const int32_t id : tables->trie().end_ids()) {
-      if ((mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0) allowed.push_back(id);
-    }
-    if (allowed.empty()) break;  // tags: the walk ends here
-    const bool close = !closing.empty() && rng() % 4 == 0;
-    const int32_t id = close ? closing[rng() % closing.size()] : allowed[rng() % allowed.size()];
-    const auto accepting = Clock::now();
+    const std::vector<int32_t>& from = !closing.empty() && rng() % patience == 0 ? closing : allowed;
+    const int32_t id = from[rng() % from.size()];
+    start = microseconds();
     if (!matcher.accept(id)) std::printf("refused an allowed token %d\n", id);
-    costs.accept.push_back(microseconds_since(accepting));
+    costs.accept.push_back(microseconds() - start);
     if (matcher.ended()) break;
   }
 }
@@ -127,59 +140,116 @@ std::string processor() {
   return "unknown processor";
 }
 
-}  // namespace
-
-int main() {
-  const std::vector<std::string> tokens = make_vocabulary();
-  const std::vector<std::string_view> views(tokens.begin(), tokens.end());
-  size_t bytes = 0;
-  for (const std::string& token : tokens) bytes += token.size();
-  const std::vector<int32_t> ends = {154'820, 154'827, 154'829};
-  auto start = Clock::now();
-  const auto trie = std::make_shared<const TokenTrie>(views, kVocab, ends);
-  std::printf("%s\n%d ids, %.1f bytes a token, trie of %zu nodes built in %.0f ms\n", processor().c_str(), kVocab,
-              static_cast<double>(bytes) / static_cast<double>(tokens.size()), trie->nodes().size(),
-              microseconds_since(start) / 1e3);
-
-  std::string wide = R"({"type":"object","properties":{)";
-  for (int i = 0; i < 60; ++i) {
-    wide += (i == 0 ? "\"field" : ",\"field") + std::to_string(i) + "\":{\"type\":\"" +
+std::string properties(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    text += (i == 0 ? "\"field" : ",\"field") + std::to_string(i) + "\":{\"type\":\"" +
             (i % 2 == 0 ? "string" : "integer") + "\"}";
   }
-  wide += R"(},"additionalProperties":true})";
-  const std::string person = R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer",
-    "minimum":0,"maximum":150},"mail":{"type":"string","format":"email"},"tags":{"type":"array","items":{"enum":["a",
-    "b","long tag"]},"maxItems":5},"address":{"type":"object","properties":{"street":{"type":"string"},"city":{"type":
-    "string"}},"required":["street","city"]}},"required":["name","age","mail","tags","address"]})";
+  return "{\"type\":\"object\",\"properties\":{" + text + "}";
+}
+
+struct Case {
+  std::string name;
+  std::function<std::shared_ptr<const Grammar>()> compile;
+  unsigned patience = 4;
+};
+
+Case schema_case(const std::string& name, const std::string& schema, unsigned patience = 4) {
+  return {name, [schema] { return compile_json_schema(schema); }, patience};
+}
+
+std::vector<Case> cases(const ToolTags& tags) {
+  const std::string object = R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer",
+    "minimum":0,"maximum":150},"score":{"type":"number"},"unit":{"enum":["metre","mile","furlong"]},"ok":{"type":
+    "boolean"},"mail":{"type":"string","format":"email"}},"required":["name","age","score","unit","ok","mail"]})";
   const std::string tree = R"({"$defs":{"n":{"type":"object","properties":{"label":{"type":"string"},"kids":{"type":
     "array","items":{"$ref":"#/$defs/n"}}},"required":["label","kids"]}},"$ref":"#/$defs/n"})";
-  const std::string lengths = R"({"type":"array","items":{"type":"string","minLength":5,"maxLength":2000}})";
-  const std::vector<std::pair<const char*, std::function<std::shared_ptr<const Grammar>()>>> cases = {
+  const auto list_of = [](const std::string& item) { return R"({"type":"array","minItems":6,"items":)" + item + "}"; };
+  const auto text_of = [&](const std::string& keywords) { return list_of(R"({"type":"string",)" + keywords + "}"); };
+  std::vector<Case> all = {
       {"json_object", [] { return compile_json_object(); }},
-      {"person", [&] { return compile_json_schema(person); }},
-      {"60 properties", [&] { return compile_json_schema(wide); }},
-      {"recursive tree", [&] { return compile_json_schema(tree); }},
-      {"maxLength 2000", [&] { return compile_json_schema(lengths); }},
+      schema_case("flat object", object),
+      schema_case("arrays of objects", list_of(R"({"type":"object","properties":{"rows":{"type":"array","items":)" +
+                                               object + R"(}},"required":["rows"]})")),
+      schema_case("60 properties", properties(60) + "}"),
+      schema_case("60, and others", properties(60) + R"(,"additionalProperties":true})"),
+      schema_case("recursive tree", tree),
+      schema_case("maxLength 20", text_of(R"("maxLength":20)"), 50),
+      schema_case("maxLength 200", text_of(R"("maxLength":200)"), 50),
+      schema_case("maxLength 2000", text_of(R"("maxLength":2000)"), 400),
+      schema_case("minLength 100", text_of(R"("minLength":100,"maxLength":1000)"), 50),
+      schema_case("identifier", text_of(R"("pattern":"^[A-Za-z_][A-Za-z0-9_]{0,63}$")"), 50),
+      schema_case("pattern", text_of(R"("pattern":"[A-Z]{2}-[0-9]{4}")"), 50),
+      schema_case("date-time, uuid", list_of(R"({"anyOf":[{"type":"string","format":"date-time"},{"type":"string",
+        "format":"uuid"}]})")),
+      schema_case("integer range", list_of(R"({"type":"integer","minimum":-273,"maximum":1000000})")),
       {"regex", [] { return compile_regex("(\\w+ ){3,20}\\d{4}-\\d{2}"); }},
+      {"regex .{1,300}", [] { return compile_regex(".{1,300}"); }, 1000},
+      {"choice of 1000",
+       [] {
+         std::vector<std::string> texts;
+         for (int i = 0; i < 1000; ++i) texts.push_back("label " + std::to_string(i * i) + " of the list");
+         return compile_choice(texts);
+       }},
   };
-  std::printf("%-16s %11s   %22s   %22s   %22s\n", "", "compile us", "first mask med/p99 us", "later mask med/p99 us",
-              "accept med/p99 us");
-  for (const auto& [name, compile] : cases) {
-    start = Clock::now();
-    const std::shared_ptr<const Grammar> grammar = compile();
-    const double compile_time = microseconds_since(start);
+  const auto tools = [tags](bool content) {
+    std::vector<PromptJson> parameters;
+    for (int i = 0; i < 32; ++i) {
+      parameters.push_back(PromptJson::parse(properties(3 + i % 5) + R"(,"required":["field0"]})"));
+    }
+    std::vector<ToolFunction> functions;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      functions.push_back({"function_" + std::to_string(i), &parameters[i]});
+    }
+    const PromptJson schema = PromptJson::parse(R"({"type":"object","properties":{"answer":{"type":"string"}}})");
+    ToolGrammarOptions options;
+    if (content) options.content = &schema;
+    return compile_tool_calls(functions, tags, options);
+  };
+  all.push_back({"32 functions", [=] { return tools(false); }});
+  all.push_back({"calls or content", [=] { return tools(true); }});
+  return all;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::shared_ptr<const TokenTrie> trie;
+  double start = 0;
+  const std::vector<int32_t> ends = {154'820, 154'827, 154'829};
+  if (argc > 1) {
+    const Tokenizer tokenizer = Tokenizer::from_json(glm53::read_file(argv[1], 1 << 30), argv[1]);
+    start = microseconds();
+    trie = std::make_shared<const TokenTrie>(tokenizer, kVocab, ends);
+  } else {
+    const std::vector<std::string> tokens = make_vocabulary();
+    const std::vector<std::string_view> views(tokens.begin(), tokens.end());
+    start = microseconds();
+    trie = std::make_shared<const TokenTrie>(views, kVocab, ends);
+  }
+  std::printf("%s\n%zu tokens of %d ids, trie of %zu nodes built in %.0f ms\n", processor().c_str(),
+              trie->token_order().size(), kVocab, trie->nodes().size(), (microseconds() - start) / 1e3);
+  const ToolTags tags = {154'840, 154'841, 154'842, 154'843, 154'844, 154'845};
+  std::printf("%-18s %10s %25s   %25s   %16s\n", "", "compile", "first reply: mask", "steady state: mask", "accept");
+  std::printf("%-18s %10s %7s %8s %8s   %7s %8s %8s   %7s %8s\n", "us", "", "p50", "p99", "max", "p50", "p99", "max",
+              "p50", "p99");
+  for (const Case& one : cases(tags)) {
+    start = microseconds();
+    const std::shared_ptr<const Grammar> grammar = one.compile();
+    const double compile_time = microseconds() - start;
     const auto tables = std::make_shared<GrammarTables>(grammar, trie);
     std::mt19937 rng(1);
     Costs first;
-    Costs later;
-    run_reply(tables, rng, first);
-    Costs warm_up;
-    for (int i = 0; i < 20; ++i) run_reply(tables, rng, warm_up);
-    for (int i = 0; i < 60; ++i) run_reply(tables, rng, later);
-    std::printf("%-16s %11.0f   %10.1f %11.1f   %10.1f %11.1f   %10.2f %11.2f   %zu steps, %.1f MB\n", name,
-                compile_time, quantile(first.mask, 0.5), quantile(first.mask, 0.99), quantile(later.mask, 0.5),
-                quantile(later.mask, 0.99), quantile(later.accept, 0.5), quantile(later.accept, 0.99),
-                later.mask.size(), static_cast<double>(tables->bytes()) / 1e6);
+    Costs steady;
+    run_reply(tables, tags, one.patience, rng, first);
+    for (int i = 0; i < 30; ++i) run_reply(tables, tags, one.patience, rng, steady);
+    std::printf("%-18s %10.0f %7.1f %8.1f %8.1f   %7.1f %8.1f %8.1f   %7.1f %8.1f   %zu steps, %.1f MB\n",
+                one.name.c_str(), compile_time, quantile(first.mask, 0.5), quantile(first.mask, 0.99),
+                quantile(first.mask, 1), quantile(steady.mask, 0.5), quantile(steady.mask, 0.99),
+                quantile(steady.mask, 1), quantile(steady.accept, 0.5), quantile(steady.accept, 0.99),
+                steady.mask.size(), static_cast<double>(tables->bytes()) / 1e6);
+    std::fflush(stdout);
   }
   return 0;
 }
