@@ -447,22 +447,18 @@ void Engine::deliver(Stream& stream, const SampledToken& token) {
   const bool is_end = !is_stop && contains(request.end_ids, id);
 
   std::vector<text::ReplyDelta> deltas;
-  bool stop_string = false;
-  if (!is_end && (!is_stop || request.reply.include_stop)) stop_string = stream.parser.push(id, deltas);
+  bool text_ended = false;
+  if (!is_end && (!is_stop || request.reply.include_stop)) text_ended = stream.parser.push(id, deltas);
   std::vector<TokenLogprobs> logprobs;
   if (request.logprobs >= 0) logprobs.push_back(logprobs_of(token));
   stream.generation.publish({&id, 1}, std::move(deltas), std::move(logprobs));
 
   if (is_end || is_stop) {
     end(stream, FinishReason::kStop);
-    stream.result->stop_id = id;
+    if (!stream.result->stop_string) stream.result->stop_id = id;
     return;
   }
-  if (stop_string) {
-    end(stream, FinishReason::kStop);
-    stream.result->stop_string = stream.parser.matched_stop();
-    return;
-  }
+  if (text_ended) return end(stream, FinishReason::kStop);
   try {
     stream.guide.take(id);
   } catch (const Error& error) {
@@ -490,13 +486,16 @@ void Engine::fail(Stream& stream, std::string error, bool no_token) {
 
 /// Releases the text that waited for more, and writes the result.
 void Engine::end(Stream& stream, FinishReason reason) {
-  if (!stream.parser.matched_stop()) {
-    std::vector<text::ReplyDelta> deltas;
-    stream.parser.finish(deltas);
-    stream.generation.publish({}, std::move(deltas));
-  }
+  std::vector<text::ReplyDelta> deltas;
+  stream.parser.finish(reason == FinishReason::kStop ? text::ReplyEnd::kComplete : text::ReplyEnd::kCut, deltas);
+  stream.generation.publish({}, std::move(deltas));
   GenerationResult result;
   result.reason = reason;
+  // A stop string may have waited in what could have become a call: the reply ended there, not at the limit.
+  if (stream.parser.matched_stop() && (reason == FinishReason::kStop || reason == FinishReason::kLength)) {
+    result.reason = FinishReason::kStop;
+    result.stop_string = stream.parser.matched_stop();
+  }
   result.prompt_tokens = stream.prompt_tokens();
   result.completion_tokens = stream.completion;
   result.reasoning_tokens = stream.parser.reasoning_tokens();

@@ -1,11 +1,11 @@
 #include "text/json_schema.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <utility>
 
 #include "glm53/core/error.h"
+#include "text/json_pointer.h"
 #include "text/json_schema_keywords.h"
 
 namespace glm53::text {
@@ -247,39 +247,10 @@ void SchemaCompiler::draw_values(int32_t rule, const Flat& flat) {
 }
 
 const PromptJson& SchemaCompiler::resolve(const std::string& reference) const {
-  if (reference.empty() || reference[0] != '#' || (reference.size() > 1 && reference[1] != '/')) {
-    fail("$ref", "is supported within the schema only (\"#/...\")");
-  }
-  const PromptJson* at = &document_;
-  size_t begin = 1;
-  while (begin < reference.size()) {
-    const size_t end = std::min(reference.find('/', begin + 1), reference.size());
-    std::string name;
-    for (size_t i = begin + 1; i < end; ++i) {  // RFC 6901, in a URI fragment
-      const char c = reference[i];
-      unsigned code = 0;
-      if (c == '~' && i + 1 < end && (reference[i + 1] == '0' || reference[i + 1] == '1')) {
-        name += reference[++i] == '0' ? '~' : '/';
-      } else if (c == '%' && i + 2 < end &&
-                 std::from_chars(&reference[i + 1], &reference[i + 1] + 2, code, 16).ptr == &reference[i + 1] + 2) {
-        name += static_cast<char>(code);
-        i += 2;
-      } else {
-        name += c;
-      }
-    }
-    const PromptJson* next = at->find(name);
-    if (at->is_array()) {
-      size_t index = 0;
-      const auto [stop, error] = std::from_chars(name.data(), name.data() + name.size(), index);
-      const bool valid = error == std::errc() && stop == name.data() + name.size() && index < at->items().size();
-      next = valid ? &at->items()[index] : nullptr;
-    }
-    if (next == nullptr) fail("$ref", "points to nothing");
-    at = next;
-    begin = end;
-  }
-  return *at;
+  if (!is_local_reference(reference)) fail("$ref", "is supported within the schema only (\"#/...\")");
+  const PromptJson* const schema = find_reference(document_, reference);
+  if (schema == nullptr) fail("$ref", "points to nothing");
+  return *schema;
 }
 
 std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const Schemas& schemas) const {

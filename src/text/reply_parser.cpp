@@ -3,11 +3,31 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/prompt_text.h"
+
 namespace glm53::text {
+
+namespace {
+
+constexpr size_t kMaxHeldReasoning = 16384;
+constexpr int kMaxCalls = 128;
+constexpr std::string_view kSpace = " \t\n\v\f\r";
+
+void append(ReplyChannel channel, std::string_view text, std::vector<ReplyDelta>& out) {
+  if (text.empty()) return;
+  if (out.empty() || out.back().channel != channel) out.push_back({channel, {}});
+  out.back().text += text;
+}
+
+}  // namespace
 
 ReplyMarkers ReplyMarkers::from(const Tokenizer& tokenizer) {
   if (!tokenizer.has_vocabulary()) return {};
-  return {tokenizer.require_added("<think>"), tokenizer.require_added("</think>")};
+  return {tokenizer.require_added("<think>"),
+          tokenizer.require_added("</think>"),
+          {tokenizer.require_added("<tool_call>"), tokenizer.require_added("</tool_call>"),
+           tokenizer.require_added("<arg_key>"), tokenizer.require_added("</arg_key>"),
+           tokenizer.require_added("<arg_value>"), tokenizer.require_added("</arg_value>")}};
 }
 
 ReplyChannel start_channel(std::span<const int32_t> prompt_ids, const Tokenizer& tokenizer) {
@@ -35,12 +55,31 @@ ReplyParser::ReplyParser(const Tokenizer& tokenizer, ReplyOptions options)
       options_(std::move(options)),
       markers_(ReplyMarkers::from(tokenizer)),
       channel_(options_.split_reasoning ? options_.start : ReplyChannel::kContent),
-      matcher_(options_.stop) {}
+      matcher_(options_.stop) {
+  if (options_.split_reasoning && options_.tools && !options_.tools->empty()) names_.emplace(*options_.tools);
+}
 
 bool ReplyParser::push(int32_t id, std::vector<ReplyDelta>& out) {
-  if (matched_stop_) {
-    return true;
+  if (ended_) return true;
+  if (hold_) return push_held(id, out);
+  if (names_ && id == markers_.tags.call_open) {
+    hold_call(id);
+    return false;
   }
+  return push_plain(id, out);
+}
+
+void ReplyParser::finish(ReplyEnd end, std::vector<ReplyDelta>& out) {
+  if (!ended_ && hold_) finish_held(end, out);
+  if (ended_) return;
+  end_stretch(out);
+  release_space(out);
+  ended_ = true;
+}
+
+// ---- text
+
+bool ReplyParser::push_plain(int32_t id, std::vector<ReplyDelta>& out) {
   ++tokens_;
   if (options_.split_reasoning) {
     const bool in_reasoning = channel_ == ReplyChannel::kReasoning;
@@ -65,17 +104,15 @@ bool ReplyParser::push(int32_t id, std::vector<ReplyDelta>& out) {
       }
       return false;
     }
+    if (names_ && !in_reasoning) {
+      if (id == markers_.tags.call_close && prose_opens_ == 0) return feed_silent_marker(id, false, out);
+      prose_opens_ += id == markers_.tags.call_open ? 1 : id == markers_.tags.call_close ? -1 : 0;
+    }
   }
   if (options_.skip_special_tokens && tokenizer_.is_special(id)) {
     return feed_silent_marker(id, true, out);
   }
   return feed_text(decoder_.push(tokenizer_.token_bytes(id)), out);
-}
-
-void ReplyParser::finish(std::vector<ReplyDelta>& out) {
-  if (!matched_stop_) {
-    end_stretch(out);
-  }
 }
 
 bool ReplyParser::feed_text(const std::string& text, std::vector<ReplyDelta>& out) {
@@ -91,7 +128,7 @@ bool ReplyParser::feed_text(const std::string& text, std::vector<ReplyDelta>& ou
       held_.resize(held_.size() - (options_.include_stop ? 0 : stop.size()));
       emit(held_, out);
       held_.clear();
-      matched_stop_ = stop;
+      end_at_stop(stop, out);
       return true;
     }
   }
@@ -115,7 +152,7 @@ bool ReplyParser::feed_silent_marker(int32_t id, bool printable, std::vector<Rep
   if (options_.include_stop && printable) {
     emit(text, out);
   }
-  matched_stop_ = std::string(text);
+  end_at_stop(std::string(text), out);
   return true;
 }
 
@@ -126,14 +163,181 @@ void ReplyParser::end_stretch(std::vector<ReplyDelta>& out) {
   matcher_.reset();
 }
 
-void ReplyParser::emit(std::string_view text, std::vector<ReplyDelta>& out) const {
+void ReplyParser::end_at_stop(const std::string& stop, std::vector<ReplyDelta>& out) {
+  release_space(out);
+  matched_stop_ = stop;
+  ended_ = true;
+}
+
+void ReplyParser::emit(std::string_view text, std::vector<ReplyDelta>& out) {
   if (text.empty()) {
     return;
   }
-  if (out.empty() || out.back().channel != channel_) {
-    out.push_back({channel_, {}});
+  if (names_ && channel_ == ReplyChannel::kContent) {
+    emit_content(text, out);
+  } else {
+    append(channel_, text, out);
   }
-  out.back().text += text;
+}
+
+void ReplyParser::emit_content(std::string_view text, std::vector<ReplyDelta>& out) {
+  // Before a first call the space at the end is held back, behind it that at the beginning.
+  const size_t certain = calls_ == 0                                 ? strip_back(text).size()
+                         : text_since_ || !strip_front(text).empty() ? text.size()
+                                                                     : 0;
+  if (certain > 0) {
+    append(ReplyChannel::kContent, std::exchange(space_, {}), out);
+    append(ReplyChannel::kContent, text.substr(0, certain), out);
+    text_since_ = true;
+  }
+  space_ += text.substr(certain);
+}
+
+void ReplyParser::release_space(std::vector<ReplyDelta>& out) {
+  if (calls_ == 0) append(ReplyChannel::kContent, space_, out);
+  space_.clear();
+}
+
+// ---- calls
+
+int ReplyParser::max_calls() const { return options_.parallel_calls ? kMaxCalls : 1; }
+
+void ReplyParser::hold_call(int32_t id) {
+  const bool in_reasoning = channel_ == ReplyChannel::kReasoning;
+  if (!hold_) hold_.emplace();
+  hold_->ids.push_back(id);
+  hold_->bytes += tokenizer_.token_bytes(id).size();
+  hold_->call.emplace(*names_, ToolCallParser::Options{.incremental = options_.incremental_calls && !in_reasoning,
+                                                       .strict = in_reasoning,
+                                                       .flush_partial_utf8 = options_.flush_partial_utf8});
+}
+
+bool ReplyParser::push_held(int32_t id, std::vector<ReplyDelta>& out) {
+  if (channel_ == ReplyChannel::kReasoning) return push_held_reasoning(id, out);
+  switch (feed_call(id)) {
+    case ToolCallParser::Status::kOpen:
+      hold_->ids.push_back(id);
+      if (hold_->call->opened()) give_out(out);
+      return false;
+    case ToolCallParser::Status::kCall:
+      hold_->ids.push_back(id);
+      return take_held_call(out);
+    case ToolCallParser::Status::kCallBefore:
+      return take_held_call(out) || push(id, out);
+    case ToolCallParser::Status::kText:
+      return release(out) || push(id, out);
+  }
+  return false;
+}
+
+bool ReplyParser::push_held_reasoning(int32_t id, std::vector<ReplyDelta>& out) {
+  const std::string_view text = tokenizer_.token_bytes(id);
+  if (hold_->bytes + text.size() > kMaxHeldReasoning) return release(out) || push(id, out);
+  if (!hold_->call) {  // behind a call
+    if (id == markers_.think_close) {
+      ++tokens_;
+      return take_held_calls(out);
+    }
+    if (id == markers_.tags.call_open) {
+      hold_call(id);
+      return false;
+    }
+    if (tokenizer_.is_added(id) || text.find_first_not_of(kSpace) != std::string_view::npos) {
+      return release(out) || push(id, out);
+    }
+  } else {
+    const auto status = id == markers_.think_close ? ToolCallParser::Status::kText : feed_call(id);
+    if (status == ToolCallParser::Status::kText) return release(out) || push(id, out);
+    if (status == ToolCallParser::Status::kCall) {
+      hold_->calls.push_back({ReplyChannel::kCall, hold_->call->take_arguments(), -1, hold_->call->name()});
+      hold_->call.reset();
+      if (std::ssize(hold_->calls) > max_calls() - calls_) return take_held_calls(out);
+    }
+  }
+  hold_->ids.push_back(id);
+  hold_->bytes += text.size();
+  return false;
+}
+
+ToolCallParser::Status ReplyParser::feed_call(int32_t id) {
+  const std::string_view text = tokenizer_.token_bytes(id);
+  const ToolTag tag = tool_tag(markers_.tags, id);
+  if (tag != ToolTag::kNone) return hold_->call->push_tag(tag, text);
+  const bool silent = options_.skip_special_tokens && tokenizer_.is_special(id);
+  return silent ? ToolCallParser::Status::kOpen : hold_->call->push(text);
+}
+
+/// Of the call that is held, what is known.
+void ReplyParser::give_out(std::vector<ReplyDelta>& out) {
+  if (!std::exchange(hold_->given_out, true)) {
+    begin_call(out);
+    out.push_back({ReplyChannel::kCall, {}, calls_ - 1, hold_->call->name()});
+  }
+  tokens_ += std::ssize(hold_->ids);
+  hold_->ids.clear();
+  const std::string arguments = hold_->call->take_arguments();
+  if (arguments.empty()) return;
+  if (out.empty() || out.back().call != calls_ - 1) out.push_back({ReplyChannel::kCall, {}, calls_ - 1});
+  out.back().text += arguments;
+}
+
+bool ReplyParser::take_held_call(std::vector<ReplyDelta>& out) {
+  give_out(out);
+  hold_.reset();
+  ended_ = calls_ == max_calls();
+  return ended_;
+}
+
+/// Those in reasoning, which thereby ends.
+bool ReplyParser::take_held_calls(std::vector<ReplyDelta>& out) {
+  Hold hold = *std::exchange(hold_, std::nullopt);
+  end_stretch(out);
+  channel_ = ReplyChannel::kContent;
+  tokens_ += std::ssize(hold.ids);
+  for (ReplyDelta& call : hold.calls) {
+    if (calls_ == max_calls()) break;
+    begin_call(out);
+    call.call = calls_ - 1;
+    out.push_back(std::move(call));
+  }
+  ended_ = calls_ == max_calls();
+  return ended_;
+}
+
+void ReplyParser::begin_call(std::vector<ReplyDelta>& out) {
+  end_stretch(out);
+  space_.clear();
+  text_since_ = false;
+  prose_opens_ = 0;
+  ++calls_;
+}
+
+/// What is held is text.
+bool ReplyParser::release(std::vector<ReplyDelta>& out) {
+  const std::vector<int32_t> ids = std::move(hold_->ids);
+  hold_.reset();
+  return std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return push_plain(id, out); });
+}
+
+void ReplyParser::finish_held(ReplyEnd end, std::vector<ReplyDelta>& out) {
+  const bool complete = end == ReplyEnd::kComplete;
+  if (channel_ == ReplyChannel::kReasoning) {
+    if (complete && !hold_->call) {
+      take_held_calls(out);
+    } else {
+      release(out);
+    }
+  } else if (!complete) {
+    if (hold_->given_out) {
+      hold_->call->cut();
+      give_out(out);
+    }
+    hold_.reset();
+  } else if (hold_->call->finish() == ToolCallParser::Status::kCall) {
+    take_held_call(out);
+  } else {
+    release(out);
+  }
 }
 
 }  // namespace glm53::text

@@ -1,6 +1,6 @@
-// From sampled token ids to the text of a reply: reasoning split, detokenising, stop strings (spec 40 §1.6, §3, §11).
-// Pure; one object a reply, fed one token at a time, so that the result does not depend on how many tokens a step
-// gives.
+// From sampled token ids to the text of a reply: reasoning split, tool calls, detokenising, stop strings (spec 40 §1.6,
+// §3, §4, §11). Pure; one object a reply, fed one token at a time, so that the result does not depend on how many
+// tokens a step gives.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,20 @@
 #include <vector>
 
 #include "glm53/core/shared_list.h"
-#include "text/prompt_json.h"
+#include "text/grammar.h"
 #include "text/stop_matcher.h"
 #include "text/tokenizer.h"
+#include "text/tool_call_parser.h"
 
 namespace glm53::text {
 
 enum class ReplyChannel : uint8_t { kReasoning, kContent, kCall };
 
-/// A function that a reply may call.
-struct OfferedTool {
-  std::string name;
-  PromptJson parameters;  ///< JSON schema of its arguments; null: none given
-  bool strict = false;
-};
-using OfferedTools = std::vector<OfferedTool>;
-
 /// Ids that the reply grammar of this family names, looked up once.
 struct ReplyMarkers {
   int32_t think_open = -1;   ///< <think>
   int32_t think_close = -1;  ///< </think>
+  ToolTags tags;
   /// Throws Error naming a marker that the tokenizer lacks; −1 without a vocabulary.
   static ReplyMarkers from(const Tokenizer& tokenizer);
 };
@@ -65,35 +59,76 @@ struct ReplyDelta {
   bool continued_by(const ReplyDelta& next) const { return channel == next.channel && call == next.call; }
 };
 
-/// Stop strings are searched within one stretch of a channel, never across a change of channel. A stop string that is
-/// the text of a marker without text in the reply (</think>, a skipped special token) matches that token, in the
-/// channel where it arrives; such a think marker is not printed even with include_stop.
+/// How a reply ended.
+enum class ReplyEnd : uint8_t {
+  kComplete,  ///< by an end or stop id: the model had no more to say
+  kCut,       ///< by a limit, a cancel or a failure
+};
+
+/// Stop strings are searched within one stretch of a channel, never across a change of channel and never in a call. A
+/// stop string that is the text of a marker without text in the reply (</think>, a skipped special token) matches that
+/// token, in the channel where it arrives; such a think marker is not printed even with include_stop.
+///
+/// With tools, from <tool_call> on nothing is given out until it is known to be a call or text. What is text is then
+/// read as if there were no tools, stop strings included. White space at the end of content waits too: that before the
+/// first call is dropped, and so is content between or behind calls that is nothing else. In reasoning calls count
+/// only if nothing but calls and white space comes before the reply's end or </think>, and at most 16 KiB wait
+/// (spec 40 §3). A call that is cut off is dropped, its text too. At most 128 calls: the last one ends the reply.
 class ReplyParser {
  public:
   /// `tokenizer` must outlive the parser.
   ReplyParser(const Tokenizer& tokenizer, ReplyOptions options);
+  ReplyParser(const ReplyParser&) = delete;
+  ReplyParser& operator=(const ReplyParser&) = delete;
 
   /// Feeds one token that is part of the output (end ids are not fed). Text that is certain is appended to `out`,
-  /// adjacent text of one channel merged. Returns true when a stop string ended the reply; tokens fed after that are
-  /// ignored.
+  /// adjacent text of one channel merged. Returns true when the reply has ended by a stop string or its last call;
+  /// tokens fed after that are ignored.
   bool push(int32_t id, std::vector<ReplyDelta>& out);
-  /// No more tokens: releases text held back for a possible stop string, and settles an incomplete character. A
-  /// character cut off here is not searched for stop strings.
-  void finish(std::vector<ReplyDelta>& out);
+  /// No more tokens: settles what is held back, which may yet turn out to hold a stop string. Of an incomplete
+  /// character, which is not searched for them, only flush_partial_utf8 leaves a trace. Nothing after push() has
+  /// returned true.
+  void finish(ReplyEnd end, std::vector<ReplyDelta>& out);
 
+  /// The stop string that ended the reply.
   const std::optional<std::string>& matched_stop() const { return matched_stop_; }
-  /// Tokens fed while in reasoning, </think> excluded.
+  /// Tokens fed while in reasoning, </think> excluded; of those held back, only what finish() makes reasoning.
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
+  /// What may be a call, in reasoning several, and is not known to be yet.
+  struct Hold {
+    std::vector<int32_t> ids;  ///< from <tool_call> on; none from when the call is given out
+    size_t bytes = 0;          ///< of their text
+    std::optional<ToolCallParser> call;
+    std::vector<ReplyDelta> calls;  ///< complete ones, in reasoning
+    bool given_out = false;         ///< name and part of the arguments
+  };
+
   /// True where stop strings count in the present channel.
   bool searching() const {
     return tokens_ > options_.min_tokens && (channel_ == ReplyChannel::kContent || options_.stop_in_reasoning);
   }
+  bool push_plain(int32_t id, std::vector<ReplyDelta>& out);
   bool feed_text(const std::string& text, std::vector<ReplyDelta>& out);
   bool feed_silent_marker(int32_t id, bool printable, std::vector<ReplyDelta>& out);
   void end_stretch(std::vector<ReplyDelta>& out);
-  void emit(std::string_view text, std::vector<ReplyDelta>& out) const;
+  void end_at_stop(const std::string& stop, std::vector<ReplyDelta>& out);
+  void emit(std::string_view text, std::vector<ReplyDelta>& out);
+  void emit_content(std::string_view text, std::vector<ReplyDelta>& out);
+  void release_space(std::vector<ReplyDelta>& out);
+
+  int max_calls() const;
+  void hold_call(int32_t id);
+  bool push_held(int32_t id, std::vector<ReplyDelta>& out);
+  bool push_held_reasoning(int32_t id, std::vector<ReplyDelta>& out);
+  ToolCallParser::Status feed_call(int32_t id);
+  void give_out(std::vector<ReplyDelta>& out);
+  bool take_held_call(std::vector<ReplyDelta>& out);
+  bool take_held_calls(std::vector<ReplyDelta>& out);
+  void begin_call(std::vector<ReplyDelta>& out);
+  bool release(std::vector<ReplyDelta>& out);
+  void finish_held(ReplyEnd end, std::vector<ReplyDelta>& out);
 
   const Tokenizer& tokenizer_;
   ReplyOptions options_;
@@ -101,10 +136,18 @@ class ReplyParser {
   ReplyChannel channel_;
   IncrementalDecoder decoder_;
   StopMatcher matcher_;
-  int64_t tokens_ = 0;  ///< fed so far
+  int64_t tokens_ = 0;  ///< fed so far, without those in hold_
   std::string held_;    ///< longest suffix of the channel's text that may still begin a stop string
+  bool ended_ = false;
   std::optional<std::string> matched_stop_;
   int64_t reasoning_tokens_ = 0;
+
+  std::optional<ToolNames> names_;  ///< nothing: calls are not told apart
+  std::optional<Hold> hold_;
+  int calls_ = 0;            ///< given out
+  std::string space_;        ///< white space of the content that a call would drop
+  bool text_since_ = false;  ///< content since the last call that is not white space
+  int prose_opens_ = 0;      ///< <tool_call> tags in content that were text and may still meet their </tool_call>
 };
 
 }  // namespace glm53::text

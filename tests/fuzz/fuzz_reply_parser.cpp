@@ -1,9 +1,11 @@
 // Token streams of a model over a small byte-level vocabulary: the parser never prints part of a character, its text
-// does not depend on how the stream is cut, and the think markers do not show. Input: one byte of options, stop strings
-// (a length byte, then the bytes) up to a zero length, then one byte a token.
+// does not depend on how the stream is cut, the arguments of every call are a JSON object, whether they come whole or
+// in pieces, and the output is bounded by the input. Input: one byte of options, stop strings (a length byte, then the
+// bytes) up to a zero length, then one byte a token.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -17,9 +19,10 @@ using namespace glm53::text;
 
 namespace {
 
-constexpr const char* kAdded[] = {"<|endoftext|>",   "<|system|>", "<|user|>",  "<|assistant|>",
-                                  "<|observation|>", "<think>",    "</think>",  "<tool_call>",
-                                  "</tool_call>",    "[gMASK]",    "<|image|>", "<sop>"};
+constexpr const char* kAdded[] = {"<|endoftext|>",   "<|system|>", "<|user|>",    "<|assistant|>",
+                                  "<|observation|>", "<think>",    "</think>",    "<tool_call>",
+                                  "</tool_call>",    "[gMASK]",    "<|image|>",   "<sop>",
+                                  "<arg_key>",       "</arg_key>", "<arg_value>", "</arg_value>"};
 constexpr size_t kSpecials = 5;  // of kAdded, from the front
 
 // 256 single bytes and the markers; ids of printable ASCII are the characters themselves.
@@ -60,41 +63,58 @@ std::string tokenizer_json() {
   return json.dump();
 }
 
-using Text = std::vector<std::pair<ReplyChannel, std::string>>;
+constexpr const char* kParameters = R"({"properties": {"s": {"type": "string"}, "i": {"type": ["integer", "null"]},
+  "n": {"type": "number"}, "o": {"type": "object", "properties": {"b": {"$ref": "#/$defs/b"}}}, "l": {"items": {"$ref": "#"}}},
+  "$defs": {"b": {"anyOf": [{"type": "boolean"}, {"$ref": "#/$defs/b"}]}}})";
 
-Text parse(const Tokenizer& tokenizer, const ReplyOptions& options, const std::vector<int32_t>& ids, size_t chunk) {
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+/// The deltas of a reply, merged.
+using Text = std::vector<ReplyDelta>;
+
+bool equal(const Text& a, const Text& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const ReplyDelta& x, const ReplyDelta& y) {
+    return x.channel == y.channel && x.text == y.text && x.call == y.call && x.tool_name == y.tool_name;
+  });
+}
+
+Text parse(const Tokenizer& tokenizer, const ReplyOptions& options, ReplyEnd end, const std::vector<int32_t>& ids,
+           size_t chunk) {
   ReplyParser parser(tokenizer, options);
   Text text;
   std::vector<ReplyDelta> out;
   const auto take = [&] {
-    for (const ReplyDelta& delta : out) {
-      if (delta.text.empty() || to_valid_utf8(delta.text) != delta.text) {
-        std::abort();
+    for (ReplyDelta& delta : std::exchange(out, {})) {
+      require(!delta.text.empty() || !delta.tool_name.empty());
+      require(to_valid_utf8(delta.text) == delta.text);
+      if (text.empty() || !text.back().continued_by(delta)) {
+        text.push_back(std::move(delta));
+      } else {
+        require(delta.tool_name.empty());
+        text.back().text += delta.text;
       }
-      if (text.empty() || text.back().first != delta.channel) {
-        text.emplace_back(delta.channel, "");
-      }
-      text.back().second += delta.text;
     }
-    out.clear();
   };
   for (size_t i = 0; i < ids.size() && !parser.push(ids[i], out); ++i) {
-    if (i % chunk == 0) {
-      take();
-    }
+    if (i % chunk == 0) take();
   }
-  parser.finish(out);
+  parser.finish(end, out);
   take();
-  if (parser.reasoning_tokens() < 0 || parser.reasoning_tokens() > static_cast<int64_t>(ids.size())) {
-    std::abort();
+  require(parser.reasoning_tokens() >= 0 && parser.reasoning_tokens() <= std::ssize(ids));
+  int calls = 0;
+  size_t bytes = 0;
+  for (const ReplyDelta& delta : text) {
+    bytes += delta.text.size() + delta.tool_name.size();
+    if (delta.channel != ReplyChannel::kCall) continue;
+    require(delta.call == calls++ && !delta.tool_name.empty());
+    require(PromptJson::parse(delta.text).is_object());
   }
+  require(bytes <= 400 * ids.size());  // a number of five characters may have 300 digits
   // Raw text is one stretch: a stop string is cut off, and nothing before it was one.
   if (!options.split_reasoning && !options.include_stop && !options.flush_partial_utf8 && !text.empty()) {
-    for (const std::string& stop : options.stop) {
-      if (text[0].second.find(stop) != std::string::npos) {
-        std::abort();
-      }
-    }
+    for (const std::string& stop : options.stop) require(text[0].text.find(stop) == std::string::npos);
   }
   return text;
 }
@@ -132,9 +152,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const bool marker = data[at] < 0x20 && data[at] != '\n';
     ids.push_back(marker ? 256 + data[at] : data[at]);
   }
-  const Text once = parse(tokenizer, options, ids, ids.size() + 1);
-  if (parse(tokenizer, options, ids, 1) != once || parse(tokenizer, options, ids, 3) != once) {
-    std::abort();
+  if ((bits & 128) != 0) {
+    static const auto tools = std::make_shared<const OfferedTools>(
+        OfferedTools{{"f", PromptJson::parse(kParameters)}, {"G", {}}, {"g", {}}, {"do_it", {}}});
+    options.tools = tools;
+    options.parallel_calls = ids.size() % 2 == 0;
+  }
+  for (const ReplyEnd end : {ReplyEnd::kComplete, ReplyEnd::kCut}) {
+    for (const bool incremental : {false, true}) {
+      options.incremental_calls = incremental;
+      const Text once = parse(tokenizer, options, end, ids, ids.size() + 1);
+      for (const size_t chunk : {1, 3}) require(equal(parse(tokenizer, options, end, ids, chunk), once));
+    }
   }
   start_channel(ids, tokenizer);
   return 0;

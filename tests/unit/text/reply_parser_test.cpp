@@ -108,7 +108,7 @@ Reply parse(const std::vector<int32_t>& ids, const ReplyOptions& options, size_t
       take();
     }
   }
-  parser.finish(out);
+  parser.finish(ReplyEnd::kComplete, out);
   take();
   reply.stop = parser.matched_stop();
   reply.reasoning_tokens = parser.reasoning_tokens();
@@ -330,7 +330,7 @@ TEST(ReplyParser, TokensAfterTheStopAreIgnored) {
     parser.push(id, out);
   }
   EXPECT_TRUE(parser.push(ids_of("d")[0], out));
-  parser.finish(out);
+  parser.finish(ReplyEnd::kComplete, out);
   ASSERT_EQ(out.size(), 1u);
   EXPECT_EQ(out[0].text, "a");
 }

@@ -1,0 +1,141 @@
+// One tool call of a reply, from the token after <tool_call> to </tool_call> (spec 40 §4.1, §4.3, §4.4, §4.6). Pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/grammar.h"
+#include "text/prompt_json.h"
+#include "text/tokenizer.h"
+#include "text/tool_arguments.h"
+
+namespace glm53::text {
+
+/// A function that a reply may call.
+struct OfferedTool {
+  std::string name;
+  PromptJson parameters;  ///< JSON schema of its arguments; null: none given
+  bool strict = false;
+};
+using OfferedTools = std::vector<OfferedTool>;
+
+/// Looks up the tools of a request by the names that a model writes.
+class ToolNames {
+ public:
+  /// `tools` outlives the object.
+  explicit ToolNames(const OfferedTools& tools);
+
+  /// By the exact name, else by the only one that differs in the case of ASCII letters alone; else nullptr.
+  const OfferedTool* find(const std::string& name) const;
+  /// Whether `name` followed by `next` can begin a name: of an offered tool's characters, or 1-64 of [A-Za-z0-9_.-].
+  bool continues(const std::string& name, char next) const;
+
+ private:
+  std::map<std::string, const OfferedTool*> exact_;
+  std::map<std::string, const OfferedTool*> folded_;  ///< nullptr: several
+  std::array<bool, 256> in_names_{};
+  size_t longest_ = 64;
+};
+
+enum class ToolTag : uint8_t { kNone, kCallOpen, kCallClose, kKeyOpen, kKeyClose, kValueOpen, kValueClose };
+ToolTag tool_tag(const ToolTags& tags, int32_t id);
+
+/// What is well formed is a call, and so is what the repairs of spec 40 §4.4 make well formed; all else is text.
+/// Repairs need a tool that was offered.
+///
+/// In a value nested <tool_call> and </tool_call> pair up; both belong to the value.
+class ToolCallParser {
+ public:
+  struct Options {
+    /// Arguments of an offered tool are handed out as they come; what then turns out malformed is left out, since
+    /// nothing can be taken back.
+    bool incremental = false;
+    bool strict = false;  ///< no repairs, no JSON body
+    bool flush_partial_utf8 = false;
+  };
+  enum class Status : uint8_t {
+    kOpen,
+    kCall,        ///< complete
+    kCallBefore,  ///< complete, without the tag just fed: it opens the next block
+    kText,        ///< no call
+  };
+
+  /// `names` outlives the parser.
+  ToolCallParser(const ToolNames& names, Options options) : names_(names), options_(options), strict_(options.strict) {}
+
+  // Nothing is fed after a status other than kOpen.
+  Status push(std::string_view bytes);                  ///< of a token that is no tag
+  Status push_tag(ToolTag tag, std::string_view text);  ///< not kNone; `text` as it would be printed
+  /// The reply is complete as it is: kCall or kText.
+  Status finish();
+  /// The reply was cut off: completes the JSON that has been handed out. Only when opened().
+  void cut();
+
+  /// Name and the beginning of the arguments stand, and will not become text any more.
+  bool opened() const { return opened_; }
+  /// Name and arguments as far as they are known: with opened(), or after kCall and kCallBefore.
+  const std::string& name() const { return name_; }
+  /// JSON text since the last call of this; all of it makes one object, printed as Python's json.dumps does.
+  std::string take_arguments();
+
+ private:
+  enum class State : uint8_t {
+    kStart,     ///< before the name
+    kName,      ///< in the name
+    kBetween,   ///< behind the name or an argument
+    kKey,       ///< behind <arg_key>
+    kAfterKey,  ///< behind </arg_key>
+    kValue,     ///< behind <arg_value>
+    kJson,      ///< in a body that is JSON
+    kSkip,      ///< in the malformed rest of a call that is opened
+  };
+
+  Status take_text(std::string_view text);
+  Status take_head(std::string_view text);
+  Status take_tag(ToolTag tag, std::string_view text);
+  Status tag_between(ToolTag tag);
+  Status tag_after_key(ToolTag tag);
+  Status tag_in_value(ToolTag tag, std::string_view text);
+  Status tag_while_skipping(ToolTag tag);
+  Status malformed(ToolTag tag = ToolTag::kNone);
+  bool take_word(char c);
+  bool find_tool();
+  bool end_name();
+  void open();
+  void begin_value();
+  void add_value_text(std::string_view text);
+  void end_value(bool closed);
+  void key_without_value();
+  void begin_member(std::string_view key);
+  void add_member(PromptJson value);
+  Status complete(Status status = Status::kCall);
+  Status complete_json();
+
+  const ToolNames& names_;
+  Options options_;
+  bool strict_;  ///< of this call: by the options, or because its tool is not known
+  State state_ = State::kStart;
+  IncrementalDecoder decoder_;
+  std::string name_;
+  std::optional<ArgumentTyper> typer_;
+  bool opened_ = false;
+  bool any_argument_ = false;
+  std::string word_;  ///< in kBetween: a key that nothing opened
+  bool word_ended_ = false;
+  std::string key_;
+  std::string text_;        ///< of a key, a value or a JSON body; of a value that is streaming what is held back
+  bool streaming_ = false;  ///< the value is handed out piece by piece
+  int nested_ = 0;          ///< <tool_call> tags open within the value
+  PromptJson::Object members_;
+  std::map<std::string, size_t> places_;  ///< in members_
+  bool first_member_ = true;              ///< of the JSON handed out
+  std::string arguments_;
+};
+
+}  // namespace glm53::text
