@@ -156,8 +156,6 @@ std::vector<SettingKey> make_table() {
              "where stop strings are looked for"));
   add(flag("api", "flush_partial_utf8", field<&S::api, &ApiSettings::flush_partial_utf8>,
            "an incomplete last character becomes U+FFFD instead of nothing"));
-  add(choice("api", "tool_stream", field<&S::api, &ApiSettings::tool_stream>, {"whole", "incremental"},
-             "a tool call of a stream: at its end, or its arguments as they come"));
   add(choice("api", "anthropic_default_thinking", field<&S::api, &ApiSettings::anthropic_default_thinking>,
              {"on", "off"}, "whether /v1/messages thinks, unseen, when a request says nothing about thinking"));
   add(choice("api", "tool_stream", field<&S::api, &ApiSettings::tool_stream>, {"whole", "incremental"},

@@ -156,7 +156,6 @@ engine::GenerationRequest chat_generation(const ChatRequest& request, std::vecto
   }
   generation.reply.split_reasoning = true;
   generation.reply.thinking = request.prompt.thinking;
-  generation.reply.incremental_calls = settings.api.tool_stream == "incremental";
   generation.reply.start = text::start_channel(generation.prompt, api.tokenizer);
   const ToolChoice::Mode mode = request.tool_choice.mode;
   if (mode == ToolChoice::Mode::kRequired || mode == ToolChoice::Mode::kNamed) {

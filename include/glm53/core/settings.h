@@ -108,7 +108,6 @@ struct ApiSettings {
   std::string reasoning_field = "both";     ///< both | reasoning_content | reasoning
   std::string stop_scope = "content";       ///< content | all
   bool flush_partial_utf8 = false;
-  std::string tool_stream = "whole";              ///< whole | incremental: arguments of a call in a stream
   std::string anthropic_default_thinking = "on";  ///< on | off: /v1/messages without `thinking`
   std::string tool_stream = "whole";              ///< whole | incremental: how streams send the arguments of calls
   bool lenient_empty_tools = true;                ///< `tools: []` counts as absent, else 400
