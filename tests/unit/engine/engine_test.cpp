@@ -203,6 +203,58 @@ TEST_F(EngineTest, AStopStringWinsOverTheTokenLimit) {
   EXPECT_EQ(reply.result.stop_string, "b");
 }
 
+GenerationRequest request_with_tools(int64_t max_tokens) {
+  GenerationRequest r = request(3, max_tokens);
+  r.reply.tools = std::make_shared<text::OfferedTools>(text::OfferedTools{{"get_time", {}}});
+  return r;
+}
+
+TEST_F(EngineTest, CallsEndTheReplyOrAreCutWithIt) {
+  model_.reply = ids_of("a <tool_call>get_time</tool_call>");
+  const auto length = static_cast<int64_t>(model_.reply.size());
+  model_.reply.push_back(kEnd);
+  Engine& engine = start();
+
+  Reply reply = read_all(*engine.submit(request_with_tools(50)));
+  EXPECT_EQ(reply.calls, std::vector<std::string>{"get_time({})"});
+  EXPECT_EQ(reply.content, "a");
+  EXPECT_EQ(reply.result.stop_id, kEnd);
+
+  // The end id closes a call that is still open; a limit drops it.
+  GenerationRequest r = request_with_tools(length - 1);
+  reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.calls, std::vector<std::string>{});
+  EXPECT_EQ(reply.content, "a ");
+  EXPECT_EQ(reply.result.reason, FinishReason::kLength);
+  r.stop_token_ids = {model_.reply[static_cast<std::size_t>(length) - 1]};
+  reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.calls, std::vector<std::string>{}) << "the stop id comes after the limit";
+  r.max_tokens = 50;
+  reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.calls, std::vector<std::string>{"get_time({})"});
+
+  r = request_with_tools(50);
+  r.reply.parallel_calls = false;
+  reply = read_all(*engine.submit(r));
+  EXPECT_EQ(reply.calls, std::vector<std::string>{"get_time({})"});
+  EXPECT_EQ(reply.result.reason, FinishReason::kStop);
+  EXPECT_EQ(reply.result.stop_id, std::nullopt);
+  EXPECT_EQ(reply.result.stop_string, std::nullopt);
+  EXPECT_EQ(reply.result.completion_tokens, length);
+}
+
+TEST_F(EngineTest, AStopStringInWhatWasNoCallAfterAll) {
+  model_.reply = ids_of("a<tool_call>nope<arg_key>x");
+  model_.reply.push_back(kEnd);
+  GenerationRequest r = request_with_tools(50);
+  r.reply.stop = {"op"};
+  const Reply reply = read_all(*start().submit(r));
+  EXPECT_EQ(reply.content, "a<tool_call>n");
+  EXPECT_EQ(reply.result.reason, FinishReason::kStop);
+  EXPECT_EQ(reply.result.stop_string, "op");
+  EXPECT_EQ(reply.result.stop_id, std::nullopt);
+}
+
 TEST_F(EngineTest, MinTokensAreNotSearchedForStopStrings) {
   model_.reply = ids_of("stop and stop");
   GenerationRequest r = request(3, 50);

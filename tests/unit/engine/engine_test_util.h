@@ -27,6 +27,7 @@ inline std::vector<int32_t> ids_of(const std::string& text) { return tokenizer()
 struct Reply {
   std::string reasoning;
   std::string content;
+  std::vector<std::string> calls;  ///< "name(arguments)"
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> prompt_logprobs;
   int text_events = 0;
@@ -45,7 +46,11 @@ inline Reply read_all(Generation& generation) {
     reply.tokens.insert(reply.tokens.end(), event->tokens.begin(), event->tokens.end());
     if (!event->prompt_logprobs.empty()) reply.prompt_logprobs = std::move(event->prompt_logprobs);
     for (const text::ReplyDelta& delta : event->deltas) {
-      (delta.channel == text::ReplyChannel::kReasoning ? reply.reasoning : reply.content) += delta.text;
+      if (delta.channel == text::ReplyChannel::kCall) {
+        reply.calls.push_back(delta.tool_name + "(" + delta.text + ")");
+      } else {
+        (delta.channel == text::ReplyChannel::kReasoning ? reply.reasoning : reply.content) += delta.text;
+      }
     }
     reply.text_events += event->deltas.empty() ? 0 : 1;
     if (event->result) {
