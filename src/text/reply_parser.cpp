@@ -290,7 +290,7 @@ bool ReplyParser::take_held_call(std::vector<ReplyDelta>& out) {
 
 /// Those in reasoning, which thereby ends.
 bool ReplyParser::take_held_calls(std::vector<ReplyDelta>& out) {
-  Hold hold = *std::exchange(hold_, std::nullopt);
+  HeldCall hold = *std::exchange(hold_, std::nullopt);
   end_stretch(out);
   channel_ = ReplyChannel::kContent;
   tokens_ += std::ssize(hold.ids);

@@ -65,6 +65,16 @@ enum class ReplyEnd : uint8_t {
   kCut,       ///< by a limit, a cancel or a failure
 };
 
+/// Of a ReplyParser: what may be a call, in reasoning several, and is not known to be yet. (Not nested in it: a nested
+/// class is not default-constructible before the outer one is complete.)
+struct HeldCall {
+  std::vector<int32_t> ids;  ///< from <tool_call> on; none from when the call is given out
+  size_t bytes = 0;          ///< of their text
+  std::optional<ToolCallParser> call;
+  std::vector<ReplyDelta> calls;  ///< complete ones, in reasoning
+  bool given_out = false;         ///< name and part of the arguments
+};
+
 /// Stop strings are searched within one stretch of a channel, never across a change of channel and never in a call. A
 /// stop string that is the text of a marker without text in the reply (</think>, a skipped special token) matches that
 /// token, in the channel where it arrives; such a think marker is not printed even with include_stop.
@@ -96,15 +106,6 @@ class ReplyParser {
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
-  /// What may be a call, in reasoning several, and is not known to be yet.
-  struct Hold {
-    std::vector<int32_t> ids;  ///< from <tool_call> on; none from when the call is given out
-    size_t bytes = 0;          ///< of their text
-    std::optional<ToolCallParser> call;
-    std::vector<ReplyDelta> calls;  ///< complete ones, in reasoning
-    bool given_out = false;         ///< name and part of the arguments
-  };
-
   /// True where stop strings count in the present channel.
   bool searching() const {
     return tokens_ > options_.min_tokens && (channel_ == ReplyChannel::kContent || options_.stop_in_reasoning);
@@ -143,7 +144,7 @@ class ReplyParser {
   int64_t reasoning_tokens_ = 0;
 
   std::optional<ToolNames> names_;  ///< nothing: calls are not told apart
-  std::optional<Hold> hold_;
+  std::optional<HeldCall> hold_;
   int calls_ = 0;            ///< given out
   std::string space_;        ///< white space of the content that a call would drop
   bool text_since_ = false;  ///< content since the last call that is not white space
