@@ -87,13 +87,15 @@ std::vector<Reply> golden_replies() {
     replies.push_back(std::move(reply));
   };
   const std::set<int32_t> ends = {4060, 4067, 4069};
-  for (const auto& text : nlohmann::json::parse(read_file(GLM53_TEST_DATA "/golden/text.json"))) {
-    std::vector<int32_t> ids = text["greedy"];
-    const std::vector<int32_t> prompt = text["ids"];
-    const bool complete = ends.contains(ids.back());
-    if (complete) ids.pop_back();
-    add(text["name"], std::move(ids), complete ? ReplyEnd::kComplete : ReplyEnd::kCut,
-        start_channel(prompt, tiny_tokenizer()) == ReplyChannel::kReasoning);
+  for (const char* file : {"/golden/text.json", "/golden/vision.json"}) {
+    for (const auto& golden : nlohmann::json::parse(read_file(GLM53_TEST_DATA + std::string(file)))) {
+      std::vector<int32_t> ids = golden["greedy"];
+      const std::vector<int32_t> prompt = golden["ids"];
+      const bool complete = ends.contains(ids.back());
+      if (complete) ids.pop_back();
+      add(golden["name"], std::move(ids), complete ? ReplyEnd::kComplete : ReplyEnd::kCut,
+          start_channel(prompt, tiny_tokenizer()) == ReplyChannel::kReasoning);
+    }
   }
   for (const auto& chat : nlohmann::json::parse(read_file(GLM53_TEST_DATA "/golden/chat_template.json"))) {
     const std::vector<int32_t> prompt = tiny_tokenizer().encode(std::string(chat["prompt"]));
@@ -171,6 +173,32 @@ TEST(ToolCalls, GoldenConversationsRoundTrip) {
     }
   }
   EXPECT_GT(compared, 50u);
+}
+
+// Any text is an argument, but for the tag that ends it.
+TEST(ToolCalls, StringsArriveUnchanged) {
+  const std::vector<std::string> pieces = {"a",          "B7",          " ",           "\n",      "\t",       "é",
+                                           "😀",          "\u3000",      "\"",          "\\",      "{\"x\":",  "null",
+                                           "</arg_key>", "<arg_value>", "<tool_call>", "<think>", "</think>", "0",
+                                           "<",          "</",          "\x01",        "\u2028",  "[1]"};
+  std::mt19937 random(11);
+  for (int round = 0; round < 1000; ++round) {
+    std::string text = "<tool_call>write_file";
+    PromptJson::Object arguments;
+    for (const char* key : {"path", "content"}) {
+      std::string value;
+      for (size_t n = random() % 12; n > 0; --n) value += pieces[random() % pieces.size()];
+      text += "<arg_key>" + std::string(key) + "</arg_key><arg_value>" + value + "</arg_value>";
+      arguments.emplace_back(key, PromptJson::string(std::move(value)));
+    }
+    const auto ids = cut_anew(tiny_tokenizer().encode(text + "</tool_call>"), random);
+    const std::string expected = PromptJson::object(std::move(arguments)).dump();
+    for (const bool incremental : {false, true}) {
+      EXPECT_THAT(parse_reply(ids, case_options(false, incremental), ReplyEnd::kComplete, {1 + random() % 8}).calls,
+                  ElementsAre(Pair("write_file", expected)))
+          << text;
+    }
+  }
 }
 
 ReplyMessage parse(const std::string& text, const ReplyOptions& options, ReplyEnd end = ReplyEnd::kComplete) {
