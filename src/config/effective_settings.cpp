@@ -1,5 +1,7 @@
 #include "config/effective_settings.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -123,6 +125,10 @@ EffectiveSettings load_settings(const CommandLine& command,
 
 void check_consistency(const Settings& s) {
   if (s.model.path.empty()) throw Error("model.path: not set; it names the checkpoint's directory");
+  const auto& origin = s.server.cors_origin;
+  if (!std::all_of(origin.begin(), origin.end(), [](char c) { return c > 0x20 && c < 0x7F; })) {
+    throw Error("server.cors_origin: expected * or one origin, as in https://example.org");
+  }
   if (s.cluster.rank >= s.cluster.tp) {
     throw Error(fmt::format("cluster.rank: {} is not below cluster.tp, which is {}", s.cluster.rank, s.cluster.tp));
   }

@@ -89,6 +89,9 @@ std::vector<SettingKey> make_table() {
               "a request is cancelled when its client takes nothing of the reply for so long"));
   add(integer("server", "idle_timeout_s", field<&S::server, &ServerSettings::idle_timeout_s>, 1, kDay,
               "an idle connection is closed after this"));
+  add(text("server", "cors_origin", field<&S::server, &ServerSettings::cors_origin>,
+           "Access-Control-Allow-Origin of replies: * or one origin; \"\" = other origins' web pages cannot read them",
+           true));
 
   add(integer("cluster", "tp", field<&S::cluster, &ClusterSettings::tp>, 1, 4, "tensor-parallel ranks"));
   add(integer("cluster", "rank", field<&S::cluster, &ClusterSettings::rank>, 0, 3, "rank of this process"));
@@ -160,6 +163,8 @@ std::vector<SettingKey> make_table() {
              {"on", "off"}, "whether /v1/messages thinks, unseen, when a request says nothing about thinking"));
   add(choice("api", "tool_stream", field<&S::api, &ApiSettings::tool_stream>, {"whole", "incremental"},
              "tool calls in streams: each at once, or its arguments as they come"));
+  add(choice("api", "unclosed_think", field<&S::api, &ApiSettings::unclosed_think>, {"reasoning", "content"},
+             "what a reply that ends without </think> has written, unless it is streamed"));
   add(flag("api", "lenient_empty_tools", field<&S::api, &ApiSettings::lenient_empty_tools>,
            "an empty list of tools in a request counts as none, instead of being refused"));
   add(integer("api", "max_n", field<&S::api, &ApiSettings::max_n>, 1, 128, "most choices (n) of one request"));

@@ -38,7 +38,7 @@ void Generation::publish(std::span<const int32_t> tokens, std::vector<text::Repl
     }
     if (deltas_.empty()) return;
   }
-  ready_.notify_one();
+  notify();
 }
 
 void Generation::set_prompt_logprobs(std::vector<TokenLogprobs> logprobs) {
@@ -51,7 +51,27 @@ void Generation::finish(GenerationResult result) {
     const std::lock_guard lock(mutex_);
     result_ = std::move(result);
   }
+  notify();
+}
+
+void Generation::set_signal(std::shared_ptr<ReadySignal> signal) {
+  const std::lock_guard lock(mutex_);
+  signal_ = std::move(signal);
+}
+
+size_t Generation::held_tokens() const {
+  const std::lock_guard lock(mutex_);
+  return deltas_.empty() ? tokens_.size() : 0;
+}
+
+void Generation::notify() {
   ready_.notify_one();
+  std::shared_ptr<ReadySignal> signal;
+  {
+    const std::lock_guard lock(mutex_);
+    signal = signal_;
+  }
+  if (signal) signal->set();
 }
 
 }  // namespace glm53::engine

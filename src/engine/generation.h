@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/ready_signal.h"
 #include "glm53/core/sampling.h"
 #include "glm53/core/shared_list.h"
 #include "text/grammar_matcher.h"
@@ -83,6 +84,11 @@ class Generation {
   /// The next event; nullopt when none came within `timeout`. Waiting deltas are merged, so a slow reader costs memory
   /// bounded by the reply's text and never holds the engine up.
   std::optional<GenerationEvent> next(std::chrono::milliseconds timeout);
+  /// Sets `signal` whenever next() has something to give; for a reader of several generations, who asks for what there
+  /// is, then waits. Before the first next().
+  void set_signal(std::shared_ptr<ReadySignal> signal);
+  /// Tokens kept whose text is held back: the next event brings them.
+  size_t held_tokens() const;
   /// Asks the engine to end the reply at the next step or prompt chunk; idempotent. A kCancelled result follows unless
   /// the reply ended first. A request that still waits leaves the queue at the running one's next step.
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
@@ -97,8 +103,11 @@ class Generation {
   void finish(GenerationResult result);
 
  private:
-  std::mutex mutex_;
+  void notify();
+
+  mutable std::mutex mutex_;
   std::condition_variable ready_;
+  std::shared_ptr<ReadySignal> signal_;  ///< null: none
   std::vector<text::ReplyDelta> deltas_;
   std::vector<int32_t> tokens_;
   std::vector<TokenLogprobs> logprobs_;

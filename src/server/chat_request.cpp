@@ -13,9 +13,11 @@ namespace {
 using text::PromptJson;
 
 constexpr UnsupportedField kUnsupported[] = {
-    {"chat_template", Neutral::kNothing},   {"documents", Neutral::kEmpty},
-    {"functions", Neutral::kEmpty},         {"function_call", Neutral::kNothing},
-    {"separate_reasoning", Neutral::kTrue}, {"thinking_token_budget", Neutral::kNothing},
+    {"chat_template", Neutral::kNothing},
+    {"documents", Neutral::kEmpty},
+    {"functions", Neutral::kEmpty},
+    {"function_call", Neutral::kNothing},
+    {"thinking_token_budget", Neutral::kNothing},
     {"audio", Neutral::kNothing},
 };
 
@@ -237,7 +239,11 @@ ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules)
   request.common.logprobs = read_logprobs(json);
   check_modalities(json);
   refuse_unsupported(json, kUnsupported);
+  if (request.common.stream && request.common.prompt_logprobs >= 0) {
+    throw bad_field("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+  }
   request.include_reasoning = opt_bool(json, "include_reasoning").value_or(true);
+  request.separate_reasoning = opt_bool(json, "separate_reasoning").value_or(true);
   request.prompt.messages = read_messages(json);
   request.prompt.tools = read_tools(json, rules.settings.api.lenient_empty_tools);
   request.tool_choice = read_tool_choice(json, request.prompt.tools, json.find("tools") != nullptr);

@@ -15,6 +15,7 @@ struct ChatRequest {
   text::ChatPromptInput prompt;
   std::string prompt_field = "messages";  ///< that the conversation came in
   bool include_reasoning = true;
+  bool separate_reasoning = true;  ///< false: reasoning is part of the content, within <think> and </think>
   ToolChoice tool_choice;
   bool parallel_tool_calls = true;
   std::string echo;  ///< text of the final assistant message, which the reply repeats; empty without echo

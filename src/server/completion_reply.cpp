@@ -7,31 +7,11 @@ namespace glm53::server {
 
 using nlohmann::ordered_json;
 
-void Usage::add(const engine::GenerationResult& result, bool first_of_prompt) {
-  prompt_ += first_of_prompt ? result.prompt_tokens : 0;
-  cached_ += first_of_prompt ? result.cached_tokens : 0;
-  completion_ += result.completion_tokens;
-  reasoning_ += result.reasoning_tokens;
-}
-
-ordered_json Usage::json() const {
-  return {{"prompt_tokens", prompt_},
-          {"total_tokens", prompt_ + completion_},
-          {"completion_tokens", completion_},
-          {"prompt_tokens_details", {{"cached_tokens", cached_}}},
-          {"completion_tokens_details", {{"reasoning_tokens", reasoning_}}}};
-}
-
-ordered_json Usage::with_running(const RunningReply& reply, bool first_of_prompt) const {
-  const int64_t prompt = prompt_ + (first_of_prompt ? reply.prompt_tokens() : 0);
-  const int64_t completion = completion_ + static_cast<int64_t>(reply.tokens().size());
-  return {{"prompt_tokens", prompt}, {"total_tokens", prompt + completion}, {"completion_tokens", completion}};
-}
-
 ReplyHead::ReplyHead(const char* prefix, const ApiContext& api, const CommonFields& fields)
     : id(prefix + random_id()),
       model(api.rules.settings.model.served_name),
       created(std::time(nullptr)),
+      choices(static_cast<size_t>(fields.choices)),
       include_usage(fields.include_usage),
       continuous_usage(fields.continuous_usage) {}
 
@@ -39,22 +19,48 @@ ordered_json ReplyHead::object(const char* kind) const {
   return {{"id", id}, {"object", kind}, {"created", created}, {"model", model}};
 }
 
-ordered_json ReplyHead::chunk(const char* kind, ordered_json choice, const ordered_json& usage_so_far) const {
+ordered_json ReplyHead::usage(const RunningReplies& replies) const {
+  int64_t prompt = 0, cached = 0, completion = 0, reasoning = 0;
+  for (size_t i = 0; i < replies.size(); ++i) {
+    const engine::GenerationResult& result = *replies[i].result();
+    prompt += i % choices == 0 ? result.prompt_tokens : 0;
+    cached += i % choices == 0 ? result.cached_tokens : 0;
+    completion += result.completion_tokens;
+    reasoning += result.reasoning_tokens;
+  }
+  return {{"prompt_tokens", prompt},
+          {"total_tokens", prompt + completion},
+          {"completion_tokens", completion},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}},
+          {"completion_tokens_details", {{"reasoning_tokens", reasoning}}}};
+}
+
+ordered_json ReplyHead::usage_so_far(const RunningReplies& replies) const {
+  int64_t prompt = 0, completion = 0;
+  for (size_t i = 0; i < replies.size(); ++i) {
+    const auto& result = replies[i].result();
+    prompt += i % choices == 0 ? replies[i].prompt_tokens() : 0;
+    completion += result ? result->completion_tokens : static_cast<int64_t>(replies[i].tokens().size());
+  }
+  return {{"prompt_tokens", prompt}, {"total_tokens", prompt + completion}, {"completion_tokens", completion}};
+}
+
+ordered_json ReplyHead::chunk(const char* kind, ordered_json choice, const RunningReplies& replies) const {
   ordered_json body = object(kind);
   body["choices"] = ordered_json::array({std::move(choice)});
   if (continuous_usage) {
-    body["usage"] = usage_so_far;
+    body["usage"] = usage_so_far(replies);
   } else if (include_usage) {
     body["usage"] = nullptr;
   }
   return body;
 }
 
-void ReplyHead::end_stream(const char* kind, const Usage& usage, SseWriter& out) const {
+void ReplyHead::end_stream(const char* kind, const RunningReplies& replies, SseWriter& out) const {
   if (include_usage) {
     ordered_json last = object(kind);
     last["choices"] = ordered_json::array();
-    last["usage"] = usage.json();
+    last["usage"] = usage(replies);
     out.event(dump(last));
   }
   out.done();
@@ -63,7 +69,7 @@ void ReplyHead::end_stream(const char* kind, const Usage& usage, SseWriter& out)
 HttpResponse answer(std::vector<engine::GenerationRequest> choices, const ApiContext& api, bool stream,
                     const ReplyShapes& shapes) {
   const std::string id = choices.front().id;
-  auto replies = std::make_shared<RunningReplies>(submit_choices(std::move(choices), api));
+  auto replies = std::make_shared<RunningReplies>(std::move(choices), api);
   HttpResponse response;
   if (stream) {
     response = sse_response([replies, send = shapes.stream](SseWriter& out) { send(*replies, out); });

@@ -13,24 +13,12 @@
 
 namespace glm53::server {
 
-/// Tokens of all choices (spec 40 §6.2): completions summed, each prompt once.
-class Usage {
- public:
-  /// `first_of_prompt`: no other choice of this prompt has been added.
-  void add(const engine::GenerationResult& result, bool first_of_prompt);
-  nlohmann::ordered_json json() const;
-  /// With a reply that still runs.
-  nlohmann::ordered_json with_running(const RunningReply& reply, bool first_of_prompt) const;
-
- private:
-  int64_t prompt_ = 0, completion_ = 0, reasoning_ = 0, cached_ = 0;
-};
-
 /// What every chunk and the whole reply repeat.
 struct ReplyHead {
   std::string id;
   std::string model;
   std::time_t created = 0;
+  size_t choices = 1;  ///< of each prompt
   bool include_usage = false;
   bool continuous_usage = false;
 
@@ -39,10 +27,14 @@ struct ReplyHead {
 
   nlohmann::ordered_json object(const char* kind) const;
   /// object() with one choice, as a stream sends it.
-  nlohmann::ordered_json chunk(const char* kind, nlohmann::ordered_json choice,
-                               const nlohmann::ordered_json& usage_so_far) const;
+  nlohmann::ordered_json chunk(const char* kind, nlohmann::ordered_json choice, const RunningReplies& replies) const;
   /// Ends a stream: a chunk of usage where the request asked for it, then [DONE].
-  void end_stream(const char* kind, const Usage& usage, SseWriter& out) const;
+  void end_stream(const char* kind, const RunningReplies& replies, SseWriter& out) const;
+  /// Tokens of all choices once they have ended (spec 40 §6.2): completions summed, each prompt once.
+  nlohmann::ordered_json usage(const RunningReplies& replies) const;
+
+ private:
+  nlohmann::ordered_json usage_so_far(const RunningReplies& replies) const;
 };
 
 /// The two shapes of a route's reply.

@@ -1,6 +1,8 @@
 #include "server/completions.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -50,32 +52,32 @@ std::vector<CompletionPrompt> read_prompts(const PromptJson& body, int32_t vocab
 
 /// What the shapes of a reply need to know of its request.
 struct CompletionReply {
+  CompletionReply(const CompletionRequest& request, const ApiContext& api)
+      : head("cmpl-", api, request.common),
+        logprobs(request.common.logprobs),
+        prompt_logprobs(request.common.prompt_logprobs),
+        token_ids(request.common.return_token_ids),
+        skip_special_tokens(request.common.skip_special_tokens),
+        names{api.tokenizer, request.common.tokens_as_ids} {}
+
   ReplyHead head;
-  size_t choices;  ///< of each prompt
-  bool logprobs;
+  int logprobs;  ///< −1: none
+  int prompt_logprobs;
+  bool token_ids;  ///< return_token_ids
   bool skip_special_tokens;
   std::vector<std::string> echo;  ///< text of each prompt; empty without echo
-  const text::Tokenizer& tokenizer;
+  TokenNames names;
 
+  bool ids_alone() const { return !names.tokenizer.has_vocabulary(); }
   CompletionLogprobs logprobs_of(const RunningReply& reply) const {
-    return {tokenizer, echo.empty() ? 0 : reply.prompt_tokens(), skip_special_tokens};
+    return {names, echo.empty() ? 0 : reply.prompt_tokens(), skip_special_tokens};
   }
 
   const std::string& echo_of(size_t index) const {
     static const std::string kNone;
-    return echo.empty() ? kNone : echo[index / choices];
+    return echo.empty() ? kNone : echo[index / head.choices];
   }
-  bool first_of_prompt(size_t index) const { return index % choices == 0; }
 };
-
-ordered_json choice(size_t index, const std::string& text, ordered_json logprobs, ordered_json finish_reason,
-                    ordered_json stop_reason) {
-  return {{"index", index},
-          {"text", text},
-          {"logprobs", std::move(logprobs)},
-          {"finish_reason", std::move(finish_reason)},
-          {"stop_reason", std::move(stop_reason)}};
-}
 
 /// What needs text, where the model has no tokenizer.
 void refuse_text(const CompletionRequest& request) {
@@ -97,7 +99,8 @@ std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, Compl
   generation.id = reply.head.id;
   if (!request.common.ignore_eos) generation.end_ids = api.rules.defaults.eos_ids;
   generation.reply.split_reasoning = false;
-  if (request.echo) generation.prompt_logprobs = request.common.logprobs;
+  generation.prompt_logprobs = request.common.prompt_logprobs;
+  if (request.echo) generation.prompt_logprobs = std::max(generation.prompt_logprobs, request.common.logprobs);
   std::vector<engine::GenerationRequest> choices;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     CompletionPrompt& prompt = request.prompts[i];
@@ -115,71 +118,126 @@ std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, Compl
   return choices;
 }
 
-/// The closing choice. Where there is no text the ids are the reply.
-ordered_json last_choice(size_t index, const std::string& text, ordered_json logprobs,
-                         const engine::GenerationResult& result, const RunningReply& reply,
-                         const CompletionReply& completion) {
-  ordered_json last =
-      choice(index, text, std::move(logprobs), RunningReply::finish_reason(result), reply.stop_reason(result));
-  if (!completion.tokenizer.has_vocabulary()) last["token_ids"] = reply.tokens();
-  return last;
+ordered_json choice(size_t index, const std::string& text, ordered_json logprobs) {
+  return {{"index", index},
+          {"text", text},
+          {"logprobs", std::move(logprobs)},
+          {"finish_reason", nullptr},
+          {"stop_reason", nullptr}};
 }
 
-ordered_json whole_reply(RunningReplies& replies, const CompletionReply& completion, const HttpRequest& http) {
-  ordered_json choices = ordered_json::array();
-  Usage usage;
-  for (size_t i = 0; i < replies.size(); ++i) {
-    std::string text = completion.echo_of(i);
-    std::vector<engine::TokenLogprobs> tokens;
-    const engine::GenerationResult result = replies[i]->collect(http.client_gone, [&](engine::GenerationEvent& event) {
-      move_logprobs(tokens, event.prompt_logprobs);
-      move_logprobs(tokens, event.logprobs);
-      for (const text::ReplyDelta& delta : event.deltas) text += delta.text;
-    });
-    usage.add(result, completion.first_of_prompt(i));
-    ordered_json logprobs;
-    if (completion.logprobs) logprobs = completion.logprobs_of(*replies[i]).next(tokens);
-    choices.push_back(last_choice(i, text, std::move(logprobs), result, *replies[i], completion));
+void close(ordered_json& choice, const RunningReply& reply) {
+  choice["finish_reason"] = RunningReply::finish_reason(*reply.result());
+  choice["stop_reason"] = reply.stop_reason(*reply.result());
+}
+
+/// A prompt's logprobs as far as echo shows them: prompt_logprobs may ask for more.
+void move_echoed(std::vector<engine::TokenLogprobs>& to, std::vector<engine::TokenLogprobs>& prompt,
+                 const CompletionReply& completion) {
+  if (completion.echo.empty()) return;
+  if (completion.prompt_logprobs > completion.logprobs) {
+    for (engine::TokenLogprobs& token : prompt) {
+      token.top.resize(std::min(token.top.size(), static_cast<size_t>(std::max(completion.logprobs, 0))));
+    }
   }
+  move_logprobs(to, prompt);
+}
+
+// ---- whole
+
+struct WholeChoice {
+  std::string text;
+  std::vector<engine::TokenLogprobs> tokens;
+  ordered_json prompt_logprobs;
+};
+
+ordered_json whole_reply(RunningReplies& replies, const CompletionReply& completion, const HttpRequest& http) {
+  std::vector<WholeChoice> choices(replies.size());
+  replies.collect(http.client_gone, [&](size_t index, engine::GenerationEvent& event) {
+    WholeChoice& whole = choices[index];
+    if (completion.prompt_logprobs >= 0 && !event.prompt_logprobs.empty()) {
+      whole.prompt_logprobs = prompt_logprobs_json(event.prompt_logprobs, completion.prompt_logprobs, completion.names);
+    }
+    move_echoed(whole.tokens, event.prompt_logprobs, completion);
+    move_logprobs(whole.tokens, event.logprobs);
+    for (const text::ReplyDelta& delta : event.deltas) whole.text += delta.text;
+  });
   ordered_json body = completion.head.object(kKind);
-  body["choices"] = std::move(choices);
-  body["usage"] = usage.json();
+  body["choices"] = ordered_json::array();
+  for (size_t i = 0; i < replies.size(); ++i) {
+    ordered_json logprobs;
+    if (completion.logprobs >= 0) logprobs = completion.logprobs_of(replies[i]).next(choices[i].tokens);
+    ordered_json item = choice(i, completion.echo_of(i) + choices[i].text, std::move(logprobs));
+    close(item, replies[i]);
+    if (completion.prompt_logprobs >= 0) item["prompt_logprobs"] = std::move(choices[i].prompt_logprobs);
+    if (completion.token_ids) item["prompt_token_ids"] = replies[i].prompt();
+    if (completion.token_ids || completion.ids_alone()) item["token_ids"] = replies[i].tokens();
+    body["choices"].push_back(std::move(item));
+  }
+  body["usage"] = completion.head.usage(replies);
   return body;
 }
 
+// ---- streamed
+
 /// The chunks of one choice.
-engine::GenerationResult stream_choice(RunningReply& reply, size_t index, const CompletionReply& completion,
-                                       const Usage& usage, std::chrono::seconds keepalive, SseWriter& out) {
-  CompletionLogprobs logprobs = completion.logprobs_of(reply);
-  std::vector<engine::TokenLogprobs> tokens;  // not sent yet
-  const auto shown = [&] {
-    ordered_json json;
-    if (completion.logprobs) json = logprobs.next(tokens);
-    tokens.clear();
-    return json;
-  };
-  const auto send = [&](ordered_json item) {
-    out.event(dump(
-        completion.head.chunk(kKind, std::move(item), usage.with_running(reply, completion.first_of_prompt(index)))));
-  };
-  std::string echo = completion.echo_of(index);
-  const engine::GenerationResult result = reply.stream(out, keepalive, [&](engine::GenerationEvent& event) {
-    move_logprobs(tokens, event.prompt_logprobs);
-    if (!echo.empty()) send(choice(index, std::exchange(echo, {}), shown(), nullptr, nullptr));
-    move_logprobs(tokens, event.logprobs);
-    for (const text::ReplyDelta& delta : event.deltas) send(choice(index, delta.text, shown(), nullptr, nullptr));
-  });
-  send(last_choice(index, "", shown(), result, reply, completion));
-  return result;
-}
+class ChoiceStream {
+ public:
+  ChoiceStream(const CompletionReply& completion, const RunningReplies& replies, size_t index, SseWriter& out)
+      : completion_(completion),
+        replies_(replies),
+        index_(index),
+        out_(out),
+        echo_(completion.echo_of(index)),
+        logprobs_(completion.logprobs_of(replies[index])) {}
+
+  void take(engine::GenerationEvent& event) {
+    move_echoed(tokens_, event.prompt_logprobs, completion_);
+    if (!echo_.empty()) send(next(std::exchange(echo_, {})));
+    move_logprobs(tokens_, event.logprobs);
+    for (const text::ReplyDelta& delta : event.deltas) send(next(delta.text));
+    if (!event.result) return;
+    ordered_json last = next("");
+    close(last, replies_[index_]);
+    // Where there is no text the ids are the reply.
+    if (completion_.ids_alone()) last["token_ids"] = replies_[index_].tokens();
+    send(std::move(last));
+  }
+
+ private:
+  ordered_json next(const std::string& text) {
+    ordered_json logprobs;
+    if (completion_.logprobs >= 0) logprobs = logprobs_.next(tokens_);
+    tokens_.clear();
+    ordered_json item = choice(index_, text, std::move(logprobs));
+    if (!completion_.token_ids) return item;
+    const std::vector<int32_t>& ids = replies_[index_].tokens();
+    if (first_) item["prompt_token_ids"] = replies_[index_].prompt();
+    item["token_ids"] = std::vector<int32_t>(ids.begin() + static_cast<std::ptrdiff_t>(shown_ids_), ids.end());
+    shown_ids_ = ids.size();
+    first_ = false;
+    return item;
+  }
+  void send(ordered_json item) { out_.event(dump(completion_.head.chunk(kKind, std::move(item), replies_))); }
+
+  const CompletionReply& completion_;
+  const RunningReplies& replies_;
+  const size_t index_;
+  SseWriter& out_;
+  std::string echo_;  ///< not sent yet
+  CompletionLogprobs logprobs_;
+  std::vector<engine::TokenLogprobs> tokens_;  ///< not sent yet
+  size_t shown_ids_ = 0;
+  bool first_ = true;
+};
 
 void stream_reply(RunningReplies& replies, const CompletionReply& completion, std::chrono::seconds keepalive,
                   SseWriter& out) {
-  Usage usage;
-  for (size_t i = 0; i < replies.size(); ++i) {
-    usage.add(stream_choice(*replies[i], i, completion, usage, keepalive, out), completion.first_of_prompt(i));
-  }
-  completion.head.end_stream(kKind, usage, out);
+  std::vector<ChoiceStream> choices;
+  for (size_t i = 0; i < replies.size(); ++i) choices.emplace_back(completion, replies, i, out);
+  replies.stream(out, {keepalive, {}},
+                 [&](size_t index, engine::GenerationEvent& event) { choices[index].take(event); });
+  completion.head.end_stream(kKind, replies, out);
 }
 
 }  // namespace
@@ -193,6 +251,9 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestR
     throw bad_field("suffix", "suffix is not currently supported");
   }
   request.echo = opt_bool(json, "echo").value_or(false);
+  if (request.common.stream && request.common.prompt_logprobs >= 0) {
+    throw bad_field("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+  }
   const auto logprobs = opt_int(json, "logprobs", 0, std::numeric_limits<int32_t>::max());
   if (logprobs && *logprobs > kMaxTopLogprobs) throw too_many_logprobs("logprobs", *logprobs);
   request.common.logprobs = static_cast<int>(logprobs.value_or(-1));
@@ -203,12 +264,7 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestR
 HttpResponse completions(const HttpRequest& http, const ApiContext& api) {
   CompletionRequest request = parse_completion_request(http.body, api.rules);
   if (!api.tokenizer.has_vocabulary()) refuse_text(request);
-  CompletionReply completion{{"cmpl-", api, request.common},
-                             static_cast<size_t>(request.common.choices),
-                             request.common.logprobs >= 0,
-                             request.common.skip_special_tokens,
-                             {},
-                             api.tokenizer};
+  CompletionReply completion(request, api);
   std::vector<engine::GenerationRequest> choices = prepare(request, completion, api);
   const std::chrono::seconds keepalive(api.rules.settings.api.sse_keepalive_s);
   const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, completion, http); },

@@ -3,22 +3,19 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 namespace glm53::server {
 namespace {
 
 using nlohmann::ordered_json;
 
-std::string text_of(int32_t id, const text::Tokenizer& tokenizer) {
-  return tokenizer.has_vocabulary() ? tokenizer.decode({&id, 1}, false) : "token_id:" + std::to_string(id);
-}
-
 ordered_json number(float logprob) { return std::max(logprob, -9999.0F); }
 
-ordered_json chat_entry(int32_t id, float logprob, const text::Tokenizer& tokenizer) {
+ordered_json chat_entry(int32_t id, float logprob, const TokenNames& names) {
   ordered_json bytes = ordered_json::array();
-  for (const char byte : tokenizer.token_bytes(id)) bytes.push_back(static_cast<unsigned char>(byte));
-  return {{"token", text_of(id, tokenizer)}, {"logprob", number(logprob)}, {"bytes", std::move(bytes)}};
+  for (const char byte : names.tokenizer.token_bytes(id)) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", names(id)}, {"logprob", number(logprob)}, {"bytes", std::move(bytes)}};
 }
 
 int64_t characters(const std::string& utf8) {
@@ -27,23 +24,47 @@ int64_t characters(const std::string& utf8) {
 
 }  // namespace
 
-ordered_json chat_logprobs(std::span<const engine::TokenLogprobs> tokens, const text::Tokenizer& tokenizer) {
+std::string TokenNames::operator()(int32_t id) const {
+  return as_ids || !tokenizer.has_vocabulary() ? "token_id:" + std::to_string(id) : tokenizer.decode({&id, 1}, false);
+}
+
+ordered_json chat_logprobs(std::span<const engine::TokenLogprobs> tokens, const TokenNames& names) {
   ordered_json content = ordered_json::array();
   for (const engine::TokenLogprobs& token : tokens) {
-    ordered_json entry = chat_entry(token.id, token.logprob.value_or(0), tokenizer);
+    ordered_json entry = chat_entry(token.id, token.logprob.value_or(0), names);
     entry["top_logprobs"] = ordered_json::array();
     for (const TokenLogprob& top : token.top) {
-      entry["top_logprobs"].push_back(chat_entry(top.id, top.logprob, tokenizer));
+      entry["top_logprobs"].push_back(chat_entry(top.id, top.logprob, names));
     }
     content.push_back(std::move(entry));
   }
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
+ordered_json prompt_logprobs_json(std::span<const engine::TokenLogprobs> tokens, int top, const TokenNames& names) {
+  ordered_json list = ordered_json::array();
+  for (const engine::TokenLogprobs& token : tokens) {
+    if (!token.logprob) {
+      list.push_back(nullptr);
+      continue;
+    }
+    ordered_json entry = ordered_json::object();
+    const auto add = [&](int32_t id, float logprob, ordered_json rank) {
+      entry[std::to_string(id)] = {
+          {"logprob", number(logprob)}, {"rank", std::move(rank)}, {"decoded_token", names(id)}};
+    };
+    add(token.id, *token.logprob, nullptr);
+    const size_t shown = std::min(token.top.size(), static_cast<size_t>(top));
+    for (size_t i = 0; i < shown; ++i) add(token.top[i].id, token.top[i].logprob, i + 1);
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
 void CompletionLogprobs::advance(int32_t id) {
   const bool prompt = echoed_ > 0;
-  if (prompt || !skip_special_ || !tokenizer_.is_special(id)) {
-    offset_ += characters(decoder_.push(tokenizer_.token_bytes(id)));
+  if (prompt || !skip_special_ || !names_.tokenizer.is_special(id)) {
+    offset_ += characters(decoder_.push(names_.tokenizer.token_bytes(id)));
   }
   // A prompt of ids may end within a character; its echo does not join the reply.
   if (prompt && --echoed_ == 0) offset_ += characters(decoder_.finish(true));
@@ -55,7 +76,7 @@ ordered_json CompletionLogprobs::next(std::span<const engine::TokenLogprobs> tok
   ordered_json texts = ordered_json::array();
   ordered_json tops = ordered_json::array();
   for (const engine::TokenLogprobs& token : tokens) {
-    const std::string own = text_of(token.id, tokenizer_);
+    const std::string own = names_(token.id);
     offsets.push_back(offset_);
     advance(token.id);
     texts.push_back(own);
@@ -68,7 +89,7 @@ ordered_json CompletionLogprobs::next(std::span<const engine::TokenLogprobs> tok
     ordered_json top = ordered_json::object();
     // Different tokens can show the same text; the likelier one keeps it.
     for (const TokenLogprob& entry : token.top) {
-      const std::string text = text_of(entry.id, tokenizer_);
+      const std::string text = names_(entry.id);
       if (!top.contains(text)) top[text] = number(entry.logprob);
     }
     if (!top.contains(own)) top[own] = number(*token.logprob);

@@ -1,6 +1,6 @@
 // Logprobs in the shapes of both completion routes (spec 40 §6.2, §7). A token shows its own text, so that of part of a
-// character is U+FFFD; without a vocabulary it is "token_id:5". Its bytes are given where the shape has a place for
-// them. −∞ is −9999.
+// character is U+FFFD; without a vocabulary, or with return_tokens_as_token_ids, it is "token_id:5". Its bytes are
+// given where the shape has a place for them. −∞ is −9999.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <iterator>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/generation.h"
@@ -21,8 +22,21 @@ inline void move_logprobs(std::vector<engine::TokenLogprobs>& to, std::vector<en
   from.clear();
 }
 
+/// What tokens are called.
+struct TokenNames {
+  const text::Tokenizer& tokenizer;
+  bool as_ids = false;
+
+  std::string operator()(int32_t id) const;
+};
+
 /// {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}
-nlohmann::ordered_json chat_logprobs(std::span<const engine::TokenLogprobs> tokens, const text::Tokenizer& tokenizer);
+nlohmann::ordered_json chat_logprobs(std::span<const engine::TokenLogprobs> tokens, const TokenNames& names);
+
+/// Of a prompt, as vLLM gives them: null for its first token, then {id: {"logprob", "rank", "decoded_token"}} of the
+/// token itself and the `top` likeliest ones. The rank of a token that is not among those asked for is null.
+nlohmann::ordered_json prompt_logprobs_json(std::span<const engine::TokenLogprobs> tokens, int top,
+                                            const TokenNames& names);
 
 /// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}: four lists of one length. top_logprobs also holds the
 /// token itself. Offsets count characters of the choice's text: a token begins after the characters that the ones
@@ -30,14 +44,14 @@ nlohmann::ordered_json chat_logprobs(std::span<const engine::TokenLogprobs> toke
 class CompletionLogprobs {
  public:
   /// The first `echoed` tokens are the prompt, shown whole; of the others special ones are dropped with `skip_special`.
-  CompletionLogprobs(const text::Tokenizer& tokenizer, int64_t echoed, bool skip_special)
-      : tokenizer_(tokenizer), echoed_(echoed), skip_special_(skip_special) {}
+  CompletionLogprobs(const TokenNames& names, int64_t echoed, bool skip_special)
+      : names_(names), echoed_(echoed), skip_special_(skip_special) {}
   nlohmann::ordered_json next(std::span<const engine::TokenLogprobs> tokens);
 
  private:
   void advance(int32_t id);
 
-  const text::Tokenizer& tokenizer_;
+  TokenNames names_;
   int64_t echoed_;  ///< tokens of the prompt that are still to come
   bool skip_special_;
   text::IncrementalDecoder decoder_;

@@ -9,6 +9,7 @@
 #include "server/chat_completions.h"
 #include "server/completion_reply.h"
 #include "server/messages_request.h"
+#include "server/reply_parts.h"
 
 namespace glm53::server {
 namespace {
@@ -20,6 +21,7 @@ struct MessageReply {
   std::string id;
   std::string model;
   bool show_thinking;
+  const ApiSettings& settings;
 };
 
 /// Clients send it back with the thinking and want it not empty; nothing reads it.
@@ -49,43 +51,56 @@ ordered_json usage_json(const engine::GenerationResult& result) {
 }
 
 /// {"stop_reason", "stop_sequence"}
-ordered_json ending(const RunningReply& reply, const engine::GenerationResult& result) {
+ordered_json ending(const RunningReply& reply, bool called) {
+  const engine::GenerationResult& result = *reply.result();
   ordered_json sequence = reply.stop_reason(result);
-  if (!sequence.is_string()) sequence = nullptr;
+  if (!sequence.is_string() || called) sequence = nullptr;
   const char* reason = result.reason == engine::FinishReason::kLength ? "max_tokens"
+                       : called                                       ? "tool_use"
                        : sequence.is_string()                         ? "stop_sequence"
                                                                       : "end_turn";
   return {{"stop_reason", reason}, {"stop_sequence", std::move(sequence)}};
 }
 
-ordered_json empty_block(ReplyChannel channel) {
-  if (channel == ReplyChannel::kReasoning) return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
-  return {{"type", "text"}, {"text", ""}};
+/// As a stream opens it.
+ordered_json empty_block(const text::ReplyDelta& first) {
+  switch (first.channel) {
+    case ReplyChannel::kReasoning:
+      return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
+    case ReplyChannel::kContent:
+      return {{"type", "text"}, {"text", ""}};
+    case ReplyChannel::kCall:
+      break;
+  }
+  return {
+      {"type", "tool_use"}, {"id", call_id("toolu_")}, {"name", first.tool_name}, {"input", ordered_json::object()}};
 }
 
 // ---- whole
 
-ordered_json whole_reply(RunningReply& reply, const MessageReply& message, const HttpRequest& http) {
-  std::vector<text::ReplyDelta> blocks;
-  const engine::GenerationResult result = reply.collect(http.client_gone, [&](engine::GenerationEvent& event) {
-    for (text::ReplyDelta& delta : event.deltas) {
-      if (delta.channel == ReplyChannel::kReasoning && !message.show_thinking) continue;
-      if (blocks.empty() || blocks.back().channel != delta.channel) {
-        blocks.push_back(std::move(delta));
-      } else {
-        blocks.back().text += delta.text;
-      }
-    }
-  });
-  ordered_json body = empty_message(message, usage_json(result));
-  for (text::ReplyDelta& block : blocks) {
-    ordered_json item = empty_block(block.channel);
-    const bool thinking = block.channel == ReplyChannel::kReasoning;
-    item[thinking ? "thinking" : "text"] = std::move(block.text);
-    if (thinking) item["signature"] = signature(message);
-    body["content"].push_back(std::move(item));
+ordered_json whole_block(text::ReplyDelta part, const MessageReply& message) {
+  ordered_json block = empty_block(part);
+  if (part.channel == ReplyChannel::kContent) block["text"] = std::move(part.text);
+  if (part.channel == ReplyChannel::kCall) block["input"] = to_json(text::PromptJson::parse(part.text));
+  if (part.channel == ReplyChannel::kReasoning) {
+    block["thinking"] = std::move(part.text);
+    block["signature"] = signature(message);
   }
-  body.update(ending(reply, result));
+  return block;
+}
+
+ordered_json whole_reply(RunningReplies& replies, const MessageReply& message, const HttpRequest& http) {
+  ReplyParts parts;
+  replies.collect(http.client_gone,
+                  [&](size_t, engine::GenerationEvent& event) { parts.add(std::move(event.deltas)); });
+  const RunningReply& reply = replies[0];
+  ordered_json body = empty_message(message, usage_json(*reply.result()));
+  bool called = false;
+  for (text::ReplyDelta& part : parts.take(reply, message.settings, message.show_thinking)) {
+    called = called || part.channel == ReplyChannel::kCall;
+    body["content"].push_back(whole_block(std::move(part), message));
+  }
+  body.update(ending(reply, called));
   return body;
 }
 
@@ -93,34 +108,47 @@ ordered_json whole_reply(RunningReply& reply, const MessageReply& message, const
 
 void send(SseWriter& out, const ordered_json& event) { out.event(event["type"].get<std::string>(), dump(event)); }
 
-/// Content blocks one after the other: one opens with the first text of its channel and closes before the next opens.
+/// Content blocks one after the other: one opens with the first text of its channel, or with a call, and closes before
+/// the next opens.
 class BlockStream {
  public:
   BlockStream(SseWriter& out, const MessageReply& message) : out_(out), message_(message) {}
 
   void add(const text::ReplyDelta& delta) {
     if (delta.channel == ReplyChannel::kReasoning && !message_.show_thinking) return;
-    if (open_ != delta.channel) {
+    if (!open_ || !open_->continued_by(delta)) {
       close();
-      open_ = delta.channel;
-      send(out_, {{"type", "content_block_start"}, {"index", index_}, {"content_block", empty_block(delta.channel)}});
+      open_ = {delta.channel, {}, delta.call, {}};
+      input_sent_ = false;
+      called_ = called_ || delta.channel == ReplyChannel::kCall;
+      send(out_, {{"type", "content_block_start"}, {"index", index_}, {"content_block", empty_block(delta)}});
     }
+    if (delta.text.empty()) return;
     if (delta.channel == ReplyChannel::kReasoning) {
       send_delta({{"type", "thinking_delta"}, {"thinking", delta.text}});
-    } else {
+    } else if (delta.channel == ReplyChannel::kContent) {
       send_delta({{"type", "text_delta"}, {"text", delta.text}});
+    } else {
+      send_delta({{"type", "input_json_delta"}, {"partial_json", delta.text}});
+      input_sent_ = true;
     }
   }
 
   void close() {
     if (!open_) return;
-    if (open_ == ReplyChannel::kReasoning) {
+    if (open_->channel == ReplyChannel::kReasoning) {
       send_delta({{"type", "signature_delta"}, {"signature", signature(message_)}});
+    }
+    // Clients wait for one.
+    if (open_->channel == ReplyChannel::kCall && !input_sent_) {
+      send_delta({{"type", "input_json_delta"}, {"partial_json", "{}"}});
     }
     send(out_, {{"type", "content_block_stop"}, {"index", index_}});
     ++index_;
     open_.reset();
   }
+
+  bool called() const { return called_; }
 
  private:
   void send_delta(ordered_json delta) {
@@ -129,25 +157,29 @@ class BlockStream {
 
   SseWriter& out_;
   const MessageReply& message_;
-  int index_ = 0;  ///< of the block that is open, else of the next
-  std::optional<ReplyChannel> open_;
+  int index_ = 0;                         ///< of the block that is open, else of the next
+  std::optional<text::ReplyDelta> open_;  ///< what the open block is of; without its text
+  bool input_sent_ = false;
+  bool called_ = false;
 };
 
-void stream_reply(RunningReply& reply, const MessageReply& message, std::chrono::seconds keepalive, SseWriter& out) {
+void stream_reply(RunningReplies& replies, const MessageReply& message, SseWriter& out) {
+  const RunningReply& reply = replies[0];
   send(out, {{"type", "message_start"}, {"message", empty_message(message, usage_json(reply.prompt_tokens(), 0, 0))}});
   send(out, {{"type", "ping"}});
   BlockStream blocks(out, message);
-  engine::GenerationResult result;
   try {
-    result = reply.stream(out, keepalive, [&](engine::GenerationEvent& event) {
-      for (const text::ReplyDelta& delta : event.deltas) blocks.add(delta);
-    });
+    replies.stream(out, {std::chrono::seconds(message.settings.sse_keepalive_s), {}},
+                   [&](size_t, engine::GenerationEvent& event) {
+                     for (const text::ReplyDelta& delta : event.deltas) blocks.add(delta);
+                   });
   } catch (const ApiError& error) {
     out.event("error", messages_error_json(error));
     return;
   }
   blocks.close();
-  send(out, {{"type", "message_delta"}, {"delta", ending(reply, result)}, {"usage", usage_json(result)}});
+  send(out,
+       {{"type", "message_delta"}, {"delta", ending(reply, blocks.called())}, {"usage", usage_json(*reply.result())}});
   send(out, {{"type", "message_stop"}});
 }
 
@@ -168,16 +200,14 @@ void check_room(int64_t prompt, int64_t wanted, int64_t context) {
 
 HttpResponse messages(const HttpRequest& http, const ApiContext& api) {
   const ChatRequest request = parse_messages_request(http.body, api.rules, MessagesPurpose::kReply);
-  const MessageReply message{"msg_" + random_id(), api.rules.settings.model.served_name, request.include_reasoning};
+  const MessageReply message{"msg_" + random_id(), api.rules.settings.model.served_name, request.include_reasoning,
+                             api.rules.settings.api};
   std::vector<int32_t> prompt = chat_prompt_ids(request.prompt, api);
   if (!request.common.truncate_prompt) {
     check_room(static_cast<int64_t>(prompt.size()), *request.common.max_tokens, api.generator.context());
   }
-  const std::chrono::seconds keepalive(api.rules.settings.api.sse_keepalive_s);
-  const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(*replies.front(), message, http); },
-                           [message, keepalive](RunningReplies& replies, SseWriter& out) {
-                             stream_reply(*replies.front(), message, keepalive, out);
-                           }};
+  const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, message, http); },
+                           [message](RunningReplies& replies, SseWriter& out) { stream_reply(replies, message, out); }};
   return answer({chat_generation(request, std::move(prompt), message.id, api)}, api, request.common.stream, shapes);
 }
 

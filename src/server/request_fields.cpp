@@ -20,15 +20,9 @@ constexpr size_t kMaxStopBytes = 65536;  // of all together
 constexpr size_t kMaxBadWords = 256;
 
 constexpr UnsupportedField kUnsupported[] = {
-    {"prompt_logprobs", Neutral::kNothing},
-    {"structured_outputs", Neutral::kNothing},
-    {"guided_json", Neutral::kNothing},
-    {"guided_regex", Neutral::kNothing},
-    {"guided_choice", Neutral::kNothing},
-    {"guided_grammar", Neutral::kNothing},
-    {"use_beam_search", Neutral::kFalse},
-    {"return_token_ids", Neutral::kFalse},
-    {"return_tokens_as_token_ids", Neutral::kFalse},
+    {"structured_outputs", Neutral::kNothing}, {"guided_json", Neutral::kNothing},
+    {"guided_regex", Neutral::kNothing},       {"guided_choice", Neutral::kNothing},
+    {"guided_grammar", Neutral::kNothing},     {"use_beam_search", Neutral::kFalse},
 };
 
 bool number_is(const PromptJson& value, double wanted) {
@@ -226,6 +220,12 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
   fields.biases = read_biases(body, rules.defaults.vocab);
   fields.allowed_token_ids = read_allowed_ids(body, rules.defaults.vocab);
   fields.bad_words = read_bad_words(body);
+  if (const auto top = opt_int(body, "prompt_logprobs", 0, std::numeric_limits<int32_t>::max())) {
+    if (*top > kMaxTopLogprobs) throw too_many_logprobs("prompt_logprobs", *top);
+    fields.prompt_logprobs = static_cast<int>(*top);
+  }
+  fields.return_token_ids = opt_bool(body, "return_token_ids").value_or(false);
+  fields.tokens_as_ids = opt_bool(body, "return_tokens_as_token_ids").value_or(false);
   fields.truncate_prompt = opt_int(body, "truncate_prompt_tokens", -1, kMaxTokens);
   if (fields.truncate_prompt == 0) {
     throw bad_field("truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or at least 1");
@@ -320,7 +320,8 @@ void add_choices(const engine::GenerationRequest& request, int choices, std::vec
 }
 
 ApiError too_many_logprobs(const char* field, int64_t wanted) {
-  return bad_field(field, "Requested sample logprobs of " + std::to_string(wanted) +
+  const std::string kind = std::string_view(field) == "prompt_logprobs" ? "prompt" : "sample";
+  return bad_field(field, "Requested " + kind + " logprobs of " + std::to_string(wanted) +
                               ", which is greater than max allowed: " + std::to_string(kMaxTopLogprobs));
 }
 

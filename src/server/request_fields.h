@@ -29,6 +29,9 @@ struct CommonFields {
   std::vector<int32_t> allowed_token_ids;  ///< empty: all
   std::vector<std::string> bad_words;
   int logprobs = -1;                       ///< −1 off, else this many of the largest too
+  int prompt_logprobs = -1;                ///< the same for the prompt's tokens
+  bool return_token_ids = false;           ///< the reply shows ids beside the text
+  bool tokens_as_ids = false;              ///< logprobs name tokens by id (return_tokens_as_token_ids)
   std::optional<int64_t> truncate_prompt;  ///< keep this many of the prompt's last tokens; −1: what the context holds
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
@@ -77,7 +80,7 @@ engine::GenerationRequest make_generation(const CommonFields& fields, std::vecto
 /// Appends one request a choice, which differ in the key of their noise.
 void add_choices(const engine::GenerationRequest& request, int choices, std::vector<engine::GenerationRequest>& out);
 
-/// The error of a top_logprobs or logprobs beyond kMaxTopLogprobs (spec 40 §6.1).
+/// The error of a top_logprobs, logprobs or prompt_logprobs beyond kMaxTopLogprobs (spec 40 §6.1).
 ApiError too_many_logprobs(const char* field, int64_t wanted);
 
 }  // namespace glm53::server

@@ -1,9 +1,7 @@
 #include "server/responses.h"
 
-#include <charconv>
 #include <chrono>
 #include <ctime>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "server/api_error.h"
 #include "server/chat_completions.h"
 #include "server/completion_reply.h"
+#include "server/reply_parts.h"
 #include "server/responses_request.h"
 
 namespace glm53::server {
@@ -20,50 +19,13 @@ using nlohmann::ordered_json;
 using text::PromptJson;
 using text::ReplyChannel;
 
-ordered_json number_json(const std::string& literal) {
-  const char* begin = literal.data();
-  const char* end = begin + literal.size();
-  int64_t integer = 0;
-  if (const auto read = std::from_chars(begin, end, integer); read.ec == std::errc() && read.ptr == end) return integer;
-  double value = 0;
-  const bool fits = std::from_chars(begin, end, value).ec == std::errc();
-  // Only an integer of hundreds of digits does not fit, and a number too small to matter.
-  if (!fits) value = literal.find_first_of("eE.") != std::string::npos ? 0 : std::numeric_limits<double>::max();
-  return value;
-}
-
-/// As deep as parse_body lets a request be.
-ordered_json to_json(const PromptJson& value) {
-  switch (value.kind()) {
-    case PromptJson::Kind::kNull:
-      return nullptr;
-    case PromptJson::Kind::kBool:
-      return value.as_bool();
-    case PromptJson::Kind::kNumber:
-      return number_json(value.number_literal());
-    case PromptJson::Kind::kString:
-      return value.as_string();
-    case PromptJson::Kind::kArray: {
-      ordered_json::array_t items;
-      for (const PromptJson& item : value.items()) items.push_back(to_json(item));
-      return items;
-    }
-    case PromptJson::Kind::kObject: {
-      ordered_json::object_t members;
-      members.reserve(value.members().size());
-      // Keys differ already; operator[] would compare each with all before it.
-      for (const auto& [key, member] : value.members()) members.emplace_back(key, to_json(member));
-      return members;
-    }
-  }
-  return nullptr;
-}
-
 struct ResponseHead {
   std::string id;
   std::string model;
   std::time_t created;
   ordered_json echo;
+  ResponseTools tools;
+  const ApiSettings& settings;
 
   ordered_json object(const char* status, ordered_json output) const {
     ordered_json body = {{"id", id},
@@ -98,16 +60,40 @@ struct ResponseHead {
 
 // ---- output items
 
-/// A stretch of one channel: reasoning, or a message of one text part.
-struct OutputItem {
-  ReplyChannel channel;
-  std::string id;
-  std::string text;
+/// A stretch of one channel: reasoning, a message of one text part, or a call.
+class OutputItem {
+ public:
+  OutputItem(const text::ReplyDelta& first, const ResponseTools& tools) : channel_(first.channel), call_(first.call) {
+    if (channel_ != ReplyChannel::kCall) {
+      id_ = (is_reasoning() ? "rs_" : "msg_") + random_id();
+      return;
+    }
+    const auto found = tools.find(first.tool_name);
+    tool_ = found != tools.end() ? found->second : ResponseTool{{}, first.tool_name, false};
+    id_ = (tool_.custom ? "ctc_" : "fc_") + random_id();
+    call_id_ = call_id("call_");
+  }
 
-  explicit OutputItem(ReplyChannel of)
-      : channel(of), id((of == ReplyChannel::kReasoning ? "rs_" : "msg_") + random_id()) {}
+  bool holds(const text::ReplyDelta& delta) const { return channel_ == delta.channel && call_ == delta.call; }
+  bool is_reasoning() const { return channel_ == ReplyChannel::kReasoning; }
+  bool is_call() const { return channel_ == ReplyChannel::kCall; }
+  bool is_custom() const { return is_call() && tool_.custom; }
+  const std::string& id() const { return id_; }
+  const std::string& name() const { return tool_.name; }
+  void add(const std::string& piece) { text_ += piece; }
+  /// What its last event repeats: the text, the arguments, or a custom tool's free text, which is an argument's value
+  /// and unknown where the call was cut.
+  std::string text() const {
+    if (!is_custom()) return text_;
+    try {
+      const PromptJson arguments = PromptJson::parse(text_);
+      const PromptJson* input = arguments.find("input");
+      return input == nullptr ? std::string() : input->is_string() ? input->as_string() : input->dump();
+    } catch (const PromptJson::ParseError&) {
+      return {};
+    }
+  }
 
-  bool is_reasoning() const { return channel == ReplyChannel::kReasoning; }
   /// The content part with this much text.
   ordered_json part(const std::string& shown) const {
     if (is_reasoning()) return {{"type", "reasoning_text"}, {"text", shown}};
@@ -116,18 +102,42 @@ struct OutputItem {
             {"annotations", ordered_json::array()},
             {"logprobs", ordered_json::array()}};
   }
+  ordered_json opened() const {
+    return is_call() ? call("in_progress", "") : json("in_progress", ordered_json::array());
+  }
+  ordered_json done(const char* status) const {
+    return is_call() ? call(status, text()) : json(status, ordered_json::array({part(text_)}));
+  }
+
+ private:
   ordered_json json(const char* status, ordered_json content) const {
     if (is_reasoning()) {
       return {{"type", "reasoning"},
-              {"id", id},
+              {"id", id_},
               {"summary", ordered_json::array()},
               {"content", std::move(content)},
               {"status", status}};
     }
     return {
-        {"type", "message"}, {"id", id}, {"role", "assistant"}, {"status", status}, {"content", std::move(content)}};
+        {"type", "message"}, {"id", id_}, {"role", "assistant"}, {"status", status}, {"content", std::move(content)}};
   }
-  ordered_json done(const char* status) const { return json(status, ordered_json::array({part(text)})); }
+  ordered_json call(const char* status, const std::string& input) const {
+    ordered_json item = {{"type", is_custom() ? "custom_tool_call" : "function_call"},
+                         {"id", id_},
+                         {"call_id", call_id_},
+                         {"name", tool_.name}};
+    if (!tool_.space.empty()) item["namespace"] = tool_.space;
+    item[is_custom() ? "input" : "arguments"] = input;
+    item["status"] = status;
+    return item;
+  }
+
+  ReplyChannel channel_;
+  int call_;
+  std::string id_;
+  std::string call_id_;
+  ResponseTool tool_;
+  std::string text_;
 };
 
 /// A reply that was cut was cut in its last item.
@@ -135,19 +145,19 @@ const char* last_status(const engine::GenerationResult& result) {
   return result.reason == engine::FinishReason::kLength ? "incomplete" : "completed";
 }
 
-ordered_json whole_reply(RunningReply& reply, const ResponseHead& head, const HttpRequest& http) {
-  std::vector<OutputItem> items;
-  const engine::GenerationResult result = reply.collect(http.client_gone, [&](engine::GenerationEvent& event) {
-    for (const text::ReplyDelta& delta : event.deltas) {
-      if (items.empty() || items.back().channel != delta.channel) items.emplace_back(delta.channel);
-      items.back().text += delta.text;
-    }
-  });
+ordered_json whole_reply(RunningReplies& replies, const ResponseHead& head, const HttpRequest& http) {
+  ReplyParts parts;
+  replies.collect(http.client_gone,
+                  [&](size_t, engine::GenerationEvent& event) { parts.add(std::move(event.deltas)); });
+  const RunningReply& reply = replies[0];
+  const std::vector<text::ReplyDelta> all = parts.take(reply, head.settings);
   ordered_json output = ordered_json::array();
-  for (size_t i = 0; i < items.size(); ++i) {
-    output.push_back(items[i].done(i + 1 < items.size() ? "completed" : last_status(result)));
+  for (size_t i = 0; i < all.size(); ++i) {
+    OutputItem item(all[i], head.tools);
+    item.add(all[i].text);
+    output.push_back(item.done(i + 1 < all.size() ? "completed" : last_status(*reply.result())));
   }
-  return head.ended(result, std::move(output));
+  return head.ended(*reply.result(), std::move(output));
 }
 
 /// The events of spec 40 §8, numbered from 0 without gaps.
@@ -161,15 +171,13 @@ class ResponseStream {
   }
 
   void add(const text::ReplyDelta& delta) {
-    if (!item_ || item_->channel != delta.channel) {
+    if (!item_ || !item_->holds(delta)) {
       close("completed");
-      open(delta.channel);
+      open(delta);
     }
-    item_->text += delta.text;
-    ordered_json event = place();
-    event["delta"] = delta.text;
-    if (!item_->is_reasoning()) event["logprobs"] = ordered_json::array();
-    send(item_->is_reasoning() ? "response.reasoning_text.delta" : "response.output_text.delta", std::move(event));
+    item_->add(delta.text);
+    // The free text of a custom tool is in the arguments' JSON, to be had once that is complete.
+    if (!delta.text.empty() && !item_->is_custom()) send_delta(delta.text);
   }
 
   void end(const engine::GenerationResult& result) {
@@ -187,24 +195,48 @@ class ResponseStream {
   }
 
  private:
-  void open(ReplyChannel channel) {
-    item_.emplace(channel);
-    send("response.output_item.added",
-         {{"output_index", output_.size()}, {"item", item_->json("in_progress", ordered_json::array())}});
+  void open(const text::ReplyDelta& first) {
+    item_.emplace(first, head_.tools);
+    send("response.output_item.added", {{"output_index", output_.size()}, {"item", item_->opened()}});
+    if (item_->is_call()) return;
     ordered_json event = place();
     event["part"] = item_->part("");
     send("response.content_part.added", std::move(event));
   }
 
+  /// The events of the open item's text are named after this.
+  const char* text_event() const {
+    return item_->is_reasoning() ? "response.reasoning_text"
+           : item_->is_custom()  ? "response.custom_tool_call_input"
+           : item_->is_call()    ? "response.function_call_arguments"
+                                 : "response.output_text";
+  }
+
+  void send_delta(const std::string& text) {
+    ordered_json event = place();
+    event["delta"] = text;
+    if (!item_->is_reasoning() && !item_->is_call()) event["logprobs"] = ordered_json::array();
+    send(std::string(text_event()) + ".delta", std::move(event));
+  }
+
   void close(const char* status) {
     if (!item_) return;
+    const std::string text = item_->text();
+    if (item_->is_custom() && !text.empty()) send_delta(text);
     ordered_json event = place();
-    event["text"] = item_->text;
-    if (!item_->is_reasoning()) event["logprobs"] = ordered_json::array();
-    send(item_->is_reasoning() ? "response.reasoning_text.done" : "response.output_text.done", std::move(event));
-    event = place();
-    event["part"] = item_->part(item_->text);
-    send("response.content_part.done", std::move(event));
+    if (item_->is_call()) {
+      if (!item_->is_custom()) event["name"] = item_->name();
+      event[item_->is_custom() ? "input" : "arguments"] = text;
+    } else {
+      event["text"] = text;
+      if (!item_->is_reasoning()) event["logprobs"] = ordered_json::array();
+    }
+    send(std::string(text_event()) + ".done", std::move(event));
+    if (!item_->is_call()) {
+      event = place();
+      event["part"] = item_->part(text);
+      send("response.content_part.done", std::move(event));
+    }
     ordered_json done = item_->done(status);
     send("response.output_item.done", {{"output_index", output_.size()}, {"item", done}});
     output_.push_back(std::move(done));
@@ -213,7 +245,9 @@ class ResponseStream {
 
   /// Where the open item's text is.
   ordered_json place() const {
-    return {{"item_id", item_->id}, {"output_index", output_.size()}, {"content_index", 0}};
+    ordered_json place = {{"item_id", item_->id()}, {"output_index", output_.size()}};
+    if (!item_->is_call()) place["content_index"] = 0;
+    return place;
   }
 
   void send(const std::string& type, ordered_json fields) {
@@ -229,19 +263,19 @@ class ResponseStream {
   ordered_json output_ = ordered_json::array();
 };
 
-void stream_reply(RunningReply& reply, const ResponseHead& head, std::chrono::seconds keepalive, SseWriter& out) {
+void stream_reply(RunningReplies& replies, const ResponseHead& head, SseWriter& out) {
   ResponseStream stream(out, head);
   stream.begin();
-  engine::GenerationResult result;
   try {
-    result = reply.stream(out, keepalive, [&](engine::GenerationEvent& event) {
-      for (const text::ReplyDelta& delta : event.deltas) stream.add(delta);
-    });
+    replies.stream(out, {std::chrono::seconds(head.settings.sse_keepalive_s), {}},
+                   [&](size_t, engine::GenerationEvent& event) {
+                     for (const text::ReplyDelta& delta : event.deltas) stream.add(delta);
+                   });
   } catch (const ApiError& error) {
     stream.fail(error);
     return;
   }
-  stream.end(result);
+  stream.end(*replies[0].result());
 }
 
 /// chat_generation with errors that name the fields of this API.
@@ -259,13 +293,11 @@ engine::GenerationRequest prepare(const ChatRequest& chat, const std::string& id
 
 HttpResponse responses(const HttpRequest& http, const ApiContext& api) {
   const ResponsesRequest request = parse_responses_request(http.body, api.rules);
-  const ResponseHead head{"resp_" + random_id(), api.rules.settings.model.served_name, std::time(nullptr),
-                          to_json(request.echo)};
-  const std::chrono::seconds keepalive(api.rules.settings.api.sse_keepalive_s);
-  const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(*replies.front(), head, http); },
-                           [head, keepalive](RunningReplies& replies, SseWriter& out) {
-                             stream_reply(*replies.front(), head, keepalive, out);
-                           }};
+  const ResponseHead head{"resp_" + random_id(), api.rules.settings.model.served_name,
+                          std::time(nullptr),    to_json(request.echo),
+                          request.tools,         api.rules.settings.api};
+  const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, head, http); },
+                           [head](RunningReplies& replies, SseWriter& out) { stream_reply(replies, head, out); }};
   return answer({prepare(request.chat, head.id, api)}, api, request.chat.common.stream, shapes);
 }
 

@@ -232,7 +232,8 @@ PromptJson read_function(const PromptJson& tool, bool custom, const std::string&
 
 /// Appends the functions of a list: a tool that only a provider runs is left out, a namespace gives all of its own.
 void read_tool_list(const PromptJson::Array& tools, const std::string& space, const std::string& path,
-                    std::vector<PromptJson>& out) {
+                    ResponsesRequest& request) {
+  std::vector<PromptJson>& out = request.chat.prompt.tools;
   for (size_t i = 0; i < tools.size(); ++i) {
     const PromptJson& tool = tools[i];
     const std::string tool_path = indexed(path, i);
@@ -240,12 +241,16 @@ void read_tool_list(const PromptJson::Array& tools, const std::string& space, co
     const std::string& type = require_string(tool, "type", tool_path + '.');
     if (type == "function" || type == "custom") {
       const PromptJson* nested = opt_object(tool, "function", tool_path + '.');
-      out.push_back(nested != nullptr ? read_function(*nested, false, space, tool_path + ".function")
-                                      : read_function(tool, type == "custom", space, tool_path));
+      const std::string prefix = space.empty() ? space : space + "__";
+      const bool custom = nested == nullptr && type == "custom";
+      out.push_back(nested != nullptr ? read_function(*nested, false, prefix, tool_path + ".function")
+                                      : read_function(tool, custom, prefix, tool_path));
+      const std::string& full = tool_function(out.back()).find("name")->as_string();
+      request.tools[full] = {space, full.substr(prefix.size()), custom};
     } else if (type == "namespace" && space.empty()) {
       const std::string& name = require_string(tool, "name", tool_path + '.');
       if (const PromptJson::Array* inner = opt_array(tool, "tools", tool_path + '.')) {
-        read_tool_list(*inner, name + "__", tool_path + ".tools", out);
+        read_tool_list(*inner, name, tool_path + ".tools", request);
       }
     } else {
       spdlog::debug("responses: {} of type {} left out", tool_path, in_quotes(type, kLongestWord));
@@ -352,7 +357,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestRul
   check_include(json);
   check_text(json);
   chat.prompt.messages = read_messages(json);
-  if (const PromptJson::Array* tools = opt_array(json, "tools")) read_tool_list(*tools, {}, "tools", chat.prompt.tools);
+  if (const PromptJson::Array* tools = opt_array(json, "tools")) read_tool_list(*tools, {}, "tools", request);
   chat.tool_choice = read_tool_choice(json, chat.prompt.tools, true);
   chat.parallel_tool_calls = opt_bool(json, "parallel_tool_calls").value_or(true);
   read_template(template_variables(json), rules, chat.prompt);

@@ -11,6 +11,7 @@ namespace glm53::server {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{50};  // how soon a closed connection is noticed
+constexpr std::chrono::seconds kAtWork{2};      // of silence after which a reply shows that it is being worked on
 constexpr int kRetryAfterSeconds = 5;
 
 ApiError refusal(const engine::SubmitError& error, const std::vector<engine::GenerationRequest>& requests) {
@@ -44,7 +45,9 @@ void check_finished(const engine::GenerationResult& result) {
 RunningReply::RunningReply(std::shared_ptr<engine::Generation> generation, const engine::GenerationRequest& request,
                            const ApiContext& api)
     : generation_(std::move(generation)),
-      prompt_tokens_(static_cast<int64_t>(request.prompt.size())),
+      prompt_(request.prompt),
+      starts_in_reasoning_(request.reply.split_reasoning && request.reply.start == text::ReplyChannel::kReasoning),
+      think_close_(text::ReplyMarkers::from(api.tokenizer).think_close),
       stop_ids_(request.stop_token_ids) {
   const auto& eos = api.rules.defaults.eos_ids;
   for (const std::string& stop : request.reply.stop) {
@@ -54,45 +57,16 @@ RunningReply::RunningReply(std::shared_ptr<engine::Generation> generation, const
 }
 
 RunningReply::~RunningReply() {
-  if (!finished_) generation_->cancel();
+  if (!result_) generation_->cancel();
 }
 
-std::optional<engine::GenerationEvent> RunningReply::next(const std::function<bool()>& client_gone,
-                                                          std::chrono::milliseconds patience) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (true) {
-    auto event = generation_->next(kLook);
-    if (client_gone()) throw ClientGone();
-    if (event) {
-      finished_ = event->result.has_value();
-      tokens_.insert(tokens_.end(), event->tokens.begin(), event->tokens.end());
-    }
-    if (event || std::chrono::steady_clock::now() >= deadline) return event;
+std::optional<engine::GenerationEvent> RunningReply::poll() {
+  auto event = generation_->next(std::chrono::milliseconds(0));
+  if (event) {
+    tokens_.insert(tokens_.end(), event->tokens.begin(), event->tokens.end());
+    result_ = event->result;
   }
-}
-
-engine::GenerationResult RunningReply::collect(const std::function<bool()>& client_gone, const Take& take) {
-  while (true) {
-    auto event = next(client_gone, std::chrono::hours(1));
-    if (!event) continue;
-    if (event->result) check_finished(*event->result);
-    take(*event);
-    if (event->result) return *event->result;
-  }
-}
-
-engine::GenerationResult RunningReply::stream(SseWriter& out, std::chrono::seconds keepalive, const Take& take) {
-  const auto patience = keepalive.count() > 0 ? std::chrono::milliseconds(keepalive) : std::chrono::hours(1);
-  while (true) {
-    auto event = next([&out] { return out.client_gone(); }, patience);
-    if (!event) {
-      if (keepalive.count() > 0) out.comment("keepalive");
-      continue;
-    }
-    if (event->result) check_finished(*event->result);
-    take(*event);
-    if (event->result) return *event->result;
-  }
+  return event;
 }
 
 const char* RunningReply::finish_reason(const engine::GenerationResult& result) {
@@ -112,18 +86,64 @@ nlohmann::ordered_json RunningReply::stop_reason(const engine::GenerationResult&
   return holds(stop_ids_) || holds(end_ids_) ? nlohmann::ordered_json(*result.stop_id) : nlohmann::ordered_json();
 }
 
-RunningReplies submit_choices(std::vector<engine::GenerationRequest> requests, const ApiContext& api) {
+bool RunningReply::unclosed_reasoning() const {
+  const bool ended_itself = result_ && result_->reason == engine::FinishReason::kStop && result_->stop_id &&
+                            std::find(stop_ids_.begin(), stop_ids_.end(), *result_->stop_id) == stop_ids_.end();
+  return ended_itself && starts_in_reasoning_ &&
+         std::find(tokens_.begin(), tokens_.end(), think_close_) == tokens_.end();
+}
+
+RunningReplies::RunningReplies(std::vector<engine::GenerationRequest> requests, const ApiContext& api)
+    : signal_(std::make_shared<engine::ReadySignal>()) {
   std::vector<std::shared_ptr<engine::Generation>> generations;
   try {
     generations = api.generator.submit(requests);
   } catch (const engine::SubmitError& error) {
     throw refusal(error, requests);
   }
-  RunningReplies replies;
   for (size_t i = 0; i < requests.size(); ++i) {
-    replies.push_back(std::make_unique<RunningReply>(std::move(generations[i]), requests[i], api));
+    generations[i]->set_signal(signal_);
+    replies_.push_back(std::make_unique<RunningReply>(std::move(generations[i]), requests[i], api));
   }
-  return replies;
+}
+
+bool RunningReplies::step(const std::function<bool()>& client_gone, const Take& take) {
+  bool came = false, open = false;
+  for (size_t i = 0; i < replies_.size(); ++i) {
+    if (replies_[i]->result()) continue;
+    open = true;
+    auto event = replies_[i]->poll();
+    if (!event) continue;
+    came = true;
+    if (client_gone()) throw ClientGone();
+    if (event->result) check_finished(*event->result);
+    take(i, *event);
+  }
+  if (open && !came) {
+    signal_->wait(kLook);
+    if (client_gone()) throw ClientGone();
+  }
+  return open;
+}
+
+void RunningReplies::collect(const std::function<bool()>& client_gone, const Take& take) {
+  while (step(client_gone, take)) {
+  }
+}
+
+void RunningReplies::stream(SseWriter& out, const Silence& silence, const Take& take) {
+  const std::function<bool()> client_gone = [&out] { return out.client_gone(); };
+  std::vector<size_t> held(replies_.size());  // tokens of each choice that its client has been told of
+  while (step(client_gone, take)) {
+    if (silence.at_work && out.silence() >= kAtWork) {
+      for (size_t i = 0; i < replies_.size(); ++i) {
+        const size_t now = replies_[i]->held_tokens();
+        if (now > held[i]) silence.at_work(i);
+        held[i] = now;
+      }
+    }
+    if (silence.keepalive.count() > 0 && out.silence() >= silence.keepalive) out.comment("keepalive");
+  }
 }
 
 std::string random_id() {

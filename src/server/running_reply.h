@@ -1,4 +1,5 @@
-// One request in the engine, from its submission to its end, and what both completion routes say about that end.
+// The choices of one client request in the engine, from their submission to their end, and what the routes say about
+// that end.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,7 @@
 
 namespace glm53::server {
 
-/// Owns the request: leaving a handler in any way before the result has been read cancels it.
+/// One choice. Owns it: leaving a handler in any way before the result has been read cancels it.
 class RunningReply {
  public:
   /// `request` is the one that `generation` answers.
@@ -26,42 +27,67 @@ class RunningReply {
   RunningReply(const RunningReply&) = delete;
   RunningReply& operator=(const RunningReply&) = delete;
 
-  /// The next event, or nullopt after `patience`. Looks at the client every 50 ms; throws ClientGone.
-  std::optional<engine::GenerationEvent> next(const std::function<bool()>& client_gone,
-                                              std::chrono::milliseconds patience);
+  /// The next event where there is one.
+  std::optional<engine::GenerationEvent> poll();
 
-  /// What takes the events of a reply, the last one included.
-  using Take = std::function<void(engine::GenerationEvent&)>;
-  /// Reads a whole reply. Throws ClientGone, and ApiError when the engine did not finish it.
-  engine::GenerationResult collect(const std::function<bool()>& client_gone, const Take& take);
-  /// Streams a whole reply: `take` sends each event; comments keep a silent connection open.
-  engine::GenerationResult stream(SseWriter& out, std::chrono::seconds keepalive, const Take& take);
-
-  int64_t prompt_tokens() const { return prompt_tokens_; }
-
+  const std::vector<int32_t>& prompt() const { return prompt_; }
+  int64_t prompt_tokens() const { return static_cast<int64_t>(prompt_.size()); }
   /// Ids of the reply so far, the ending one included.
   const std::vector<int32_t>& tokens() const { return tokens_; }
+  /// Tokens beyond those, whose text is held back.
+  size_t held_tokens() const { return generation_->held_tokens(); }
+  /// Once the last event has been read.
+  const std::optional<engine::GenerationResult>& result() const { return result_; }
 
   // Parts of the final answer (spec 40 §6.2).
   static const char* finish_reason(const engine::GenerationResult& result);
   /// The stop string, the id for a request's own stop ids and secondary end-of-sequence ids, else null.
   nlohmann::ordered_json stop_reason(const engine::GenerationResult& result) const;
+  /// The model ended a reply of which nothing but reasoning has come.
+  bool unclosed_reasoning() const;
 
  private:
   std::shared_ptr<engine::Generation> generation_;
-  bool finished_ = false;
-  int64_t prompt_tokens_ = 0;
+  std::optional<engine::GenerationResult> result_;
+  SharedList<int32_t> prompt_;
   std::vector<int32_t> tokens_;
+  bool starts_in_reasoning_;
+  int32_t think_close_;
   // Ids that stop_reason shows as numbers: the request's own, and secondary end-of-sequence ids.
   SharedList<int32_t> stop_ids_;
   std::vector<int32_t> end_ids_;
   std::vector<std::pair<int32_t, std::string>> marker_stops_;  ///< stop strings that are one token
 };
 
-/// The choices of one client request, in the order of their index.
-using RunningReplies = std::vector<std::unique_ptr<RunningReply>>;
-/// Submits all or none. Throws ApiError: 429 when the queue is full, 503 when nothing is accepted, 400.
-RunningReplies submit_choices(std::vector<engine::GenerationRequest> requests, const ApiContext& api);
+/// All choices, in the order of their index.
+class RunningReplies {
+ public:
+  /// Submits all or none. Throws ApiError: 429 when the queue is full, 503 when nothing is accepted, 400.
+  RunningReplies(std::vector<engine::GenerationRequest> requests, const ApiContext& api);
+
+  size_t size() const { return replies_.size(); }
+  const RunningReply& operator[](size_t choice) const { return *replies_[choice]; }
+
+  /// What takes the events of the choices, the last one of each included.
+  using Take = std::function<void(size_t choice, engine::GenerationEvent&)>;
+  /// Reads all to their ends, in the order in which events come. Looks at the client every 50 ms and with each event;
+  /// throws ClientGone, and ApiError when the engine did not finish a choice.
+  void collect(const std::function<bool()>& client_gone, const Take& take);
+
+  struct Silence {
+    std::chrono::seconds keepalive{0};           ///< a comment is sent after this much; 0: never
+    std::function<void(size_t choice)> at_work;  ///< called after 2 s in which the choice got tokens; may be empty
+  };
+  /// The same for a stream: `take` sends each event.
+  void stream(SseWriter& out, const Silence& silence, const Take& take);
+
+ private:
+  /// One event of each choice that has one, else waits for one, 50 ms at most. False once all have ended.
+  bool step(const std::function<bool()>& client_gone, const Take& take);
+
+  std::shared_ptr<engine::ReadySignal> signal_;
+  std::vector<std::unique_ptr<RunningReply>> replies_;
+};
 
 /// Header that names a request in replies and logs.
 inline constexpr const char* kRequestId = "X-Request-Id";

@@ -169,7 +169,7 @@ bool is_visible_ascii(std::string_view text) {
 }
 
 /// Replies carry the client's own request id, else that of the generation, else a fresh one. The log line joins them.
-void add_common_headers(const HttpRequest& request, HttpResponse& response) {
+void add_common_headers(const HttpRequest& request, const std::string& cors_origin, HttpResponse& response) {
   const auto own = std::find_if(response.headers.begin(), response.headers.end(),
                                 [](const HttpHeader& header) { return header.name == kRequestId; });
   const std::string generation = own == response.headers.end() ? random_id() : own->value;
@@ -180,7 +180,8 @@ void add_common_headers(const HttpRequest& request, HttpResponse& response) {
   spdlog::debug("{} {} {}: {}, request id {}", request.method, printable(request.path), response.status, generation,
                 shown);
   response.headers.push_back({kRequestId, shown});
-  response.headers.push_back({"Access-Control-Allow-Origin", "*"});
+  if (cors_origin.empty()) return;
+  response.headers.push_back({"Access-Control-Allow-Origin", cors_origin});
   response.headers.push_back({"Access-Control-Expose-Headers", kRequestId});
 }
 
@@ -201,7 +202,7 @@ class Api final : public HttpHandler {
 
   std::optional<HttpResponse> check(const HttpRequest& request) override {
     std::optional<HttpResponse> refusal = refuse(request);
-    if (refusal) add_common_headers(request, *refusal);
+    if (refusal) add_common_headers(request, context_.rules.settings.server.cors_origin, *refusal);
     return refusal;
   }
 
@@ -212,7 +213,7 @@ class Api final : public HttpHandler {
     } catch (const ApiError& error) {
       response = error_response(error, request.path);
     }
-    add_common_headers(request, response);
+    add_common_headers(request, context_.rules.settings.server.cors_origin, response);
     return response;
   }
 

@@ -9,6 +9,7 @@ namespace glm53::server {
 
 void SseWriter::send(std::string_view text) {
   if (!body_.write(text)) throw ClientGone();
+  last_sent_ = Clock::now();
 }
 
 void SseWriter::event(std::string_view json) { send("data: " + std::string(json) + "\n\n"); }

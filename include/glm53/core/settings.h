@@ -33,6 +33,7 @@ struct ServerSettings {
   int body_timeout_s = 60;    ///< of silence while a body arrives
   int write_timeout_s = 120;  ///< a client that takes nothing for so long is gone; every byte it takes starts anew
   int idle_timeout_s = 75;    ///< keep-alive connection without a request
+  std::string cors_origin = "*";  ///< Access-Control-Allow-Origin of replies; empty: web pages of other origins get none
 };
 
 struct ClusterSettings {
@@ -110,6 +111,7 @@ struct ApiSettings {
   bool flush_partial_utf8 = false;
   std::string anthropic_default_thinking = "on";  ///< on | off: /v1/messages without `thinking`
   std::string tool_stream = "whole";              ///< whole | incremental: how streams send the arguments of calls
+  std::string unclosed_think = "reasoning";       ///< reasoning | content: of a whole reply that ends without </think>
   bool lenient_empty_tools = true;                ///< `tools: []` counts as absent, else 400
   int max_n = 8;                                  ///< most choices of a request
   int sse_keepalive_s = 15;                       ///< 0 = off

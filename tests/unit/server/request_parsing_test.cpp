@@ -158,22 +158,12 @@ TEST(ChatRequest, NullIsAbsentEverywhere) {
 }
 
 TEST(ChatRequest, UnsupportedFieldsAreNamedUnlessNeutral) {
-  const std::pair<const char*, const char*> asks[] = {{"prompt_logprobs", "1"},
-                                                      {"structured_outputs", "{}"},
-                                                      {"guided_json", "{}"},
-                                                      {"guided_regex", "\"a\""},
-                                                      {"guided_choice", "[\"a\"]"},
-                                                      {"guided_grammar", "\"g\""},
-                                                      {"use_beam_search", "true"},
-                                                      {"return_token_ids", "true"},
-                                                      {"return_tokens_as_token_ids", "true"},
-                                                      {"documents", "[{}]"},
-                                                      {"functions", "[{}]"},
-                                                      {"function_call", "\"auto\""},
-                                                      {"separate_reasoning", "false"},
-                                                      {"thinking_token_budget", "100"},
-                                                      {"chat_template", "\"{{}}\""},
-                                                      {"audio", "{}"}};
+  const std::pair<const char*, const char*> asks[] = {{"structured_outputs", "{}"},  {"guided_json", "{}"},
+                                                      {"guided_regex", "\"a\""},     {"guided_choice", "[\"a\"]"},
+                                                      {"guided_grammar", "\"g\""},   {"use_beam_search", "true"},
+                                                      {"documents", "[{}]"},         {"functions", "[{}]"},
+                                                      {"function_call", "\"auto\""}, {"thinking_token_budget", "100"},
+                                                      {"chat_template", "\"{{}}\""}, {"audio", "{}"}};
   for (const auto& [name, value] : asks) {
     const ApiError error = chat_error(std::string("\"") + name + "\":" + value);
     EXPECT_EQ(error.status, 400) << name << ": " << error.what();

@@ -104,6 +104,12 @@ TEST_F(ServerTest, CommonHeaders) {
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.header("access-control-allow-headers"), "authorization, x-foo");
   EXPECT_TRUE(ask(get("/nowhere")).has("access-control-allow-origin"));
+  server_.reset();
+  settings_.server.cors_origin = "https://a.example";
+  EXPECT_EQ(ask(get("/health")).header("access-control-allow-origin"), "https://a.example");
+  server_.reset();
+  settings_.server.cors_origin = "";
+  EXPECT_FALSE(ask(get("/health")).has("access-control-allow-origin"));
 }
 
 TEST_F(ServerTest, ApiKeys) {
