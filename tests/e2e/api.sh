@@ -81,8 +81,8 @@ reply=$(post /v1/chat/completions \
   "{\"messages\":[{\"role\":\"user\",\"content\":\"What is the weather in London?\"}],\"tools\":$tools,\"temperature\":0}")
 equal "the tool prompt has the golden number of tokens" "$(jq '.usage.prompt_tokens' <<<"$reply")" \
   "$(jq '.[] | select(.name == "tool") | .ids | length' $golden/text.json)"
-equal "the tool prompt yields the call text" "$(jq -r '.choices[0].message.content' <<<"$reply")" \
-  '<tool_call>get_weather<arg_key>city</arg_key><arg_value>London</arg_value></tool_call>'
+equal "the tool prompt yields the call" "$(jq -c '.choices[0].message.tool_calls[0].function' <<<"$reply")" \
+  '{"name":"get_weather","arguments":"{\"city\": \"London\"}"}'
 equal "the tool prompt's reasoning is the golden one" \
   "$(jq -r '.choices[0].message.reasoning_content' <<<"$reply")" "I should call get_weather."
 
