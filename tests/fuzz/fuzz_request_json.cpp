@@ -50,6 +50,10 @@ template <class Parse>
 void run_chat_parser(const Parse& parse) {
   try {
     const ChatRequest request = parse();
+    const auto offered = offered_tools(request.prompt.tools, request.tool_choice);
+    require((offered == nullptr) == (request.tool_choice.mode == ToolChoice::Mode::kNone));
+    require(offered == nullptr || !offered->empty());
+    require(request.tool_choice.mode != ToolChoice::Mode::kNamed || offered->size() == 1);
     (void)text::render_chat_prompt(request.prompt);
   } catch (const ApiError& error) {
     require(error.status == 400 || error.status == 404);
