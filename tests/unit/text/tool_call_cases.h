@@ -15,7 +15,7 @@ struct ToolCallCase {
   std::string text;      ///< tags become their tokens
   ReplyMessage message;  ///< calls given out whole
   text::ReplyEnd end = text::ReplyEnd::kComplete;
-  bool reasoning = false;                   ///< begins in it
+  bool reasoning = false;                     ///< begins in it
   std::optional<ReplyMessage> incremental{};  ///< where it differs
 };
 
