@@ -7,6 +7,8 @@ build_packages=(build-essential cmake ninja-build pkg-config libcpp-httplib-dev 
 client_packages=(curl jq ca-certificates)
 # What scripts/test.sh needs beyond both.
 test_packages=(libgtest-dev libgmock-dev git ccache clang-format)
+# What opens the chat page in tests/e2e/chat_page.sh; a font, because Chromium draws nothing without one.
+browser_packages=(chromium fonts-dejavu-core)
 cross_packages=(g++-aarch64-linux-gnu)
 # libFuzzer; clang's runtime is a package of its own.
 fuzz_packages=(clang libclang-rt-dev)

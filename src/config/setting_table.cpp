@@ -170,6 +170,7 @@ std::vector<SettingKey> make_table() {
   add(integer("api", "max_n", field<&S::api, &ApiSettings::max_n>, 1, 128, "most choices (n) of one request"));
   add(integer("api", "sse_keepalive_s", field<&S::api, &ApiSettings::sse_keepalive_s>, 0, kDay,
               "comment line after this much silence in a stream; 0 = off"));
+  add(flag("api", "chat_page", field<&S::api, &ApiSettings::chat_page>, "a chat page for browsers at /"));
 
   add(integer("ops", "drain_s", field<&S::ops, &OpsSettings::drain_s>, 0, kDay,
               "time for running requests after SIGTERM"));

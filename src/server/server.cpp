@@ -11,6 +11,7 @@
 #include "glm53/core/printable.h"
 #include "server/api_error.h"
 #include "server/chat_completions.h"
+#include "server/chat_page.h"
 #include "server/completions.h"
 #include "server/http_server.h"
 #include "server/messages.h"
@@ -106,15 +107,18 @@ HttpResponse one_model(const HttpRequest& request, const ApiContext& api) {
 
 struct Route {
   std::string_view method;
-  std::string_view path;  ///< one that ends in '/' takes every path below it
+  std::string_view path;  ///< one that ends in '/' takes every path below it, except "/" itself
   HttpResponse (*handler)(const HttpRequest&, const ApiContext&);
 
   bool matches(std::string_view wanted) const {
-    return path.back() == '/' ? wanted.size() > path.size() && wanted.substr(0, path.size()) == path : wanted == path;
+    return path.size() > 1 && path.back() == '/' ? wanted.size() > path.size() && wanted.substr(0, path.size()) == path
+                                                 : wanted == path;
   }
 };
 
-constexpr std::array<Route, 16> kRoutes = {{
+constexpr std::array<Route, 18> kRoutes = {{
+    {"GET", "/", chat_page},
+    {"GET", kPagePrefix, chat_page},
     {"GET", "/health", health},
     {"GET", "/ping", health},
     {"GET", "/load", load},
@@ -232,10 +236,11 @@ class Api final : public HttpHandler {
     if (!keys.empty() && is_protected(path) && !authorized(request, keys)) {
       return error_response(ApiError(401, "missing or wrong API key", {}, "invalid_api_key"), path);
     }
-    if (find_route(request.method, path) != nullptr) return std::nullopt;
+    const bool exists = context_.rules.settings.api.chat_page || !is_page_path(path);
+    if (exists && find_route(request.method, path) != nullptr) return std::nullopt;
     std::string allowed;
     for (const Route& route : kRoutes) {
-      if (route.matches(path)) allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
+      if (exists && route.matches(path)) allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
     }
     if (allowed.empty()) return error_response(ApiError(404, "there is no route " + path), path);
     HttpResponse response =

@@ -115,6 +115,7 @@ struct ApiSettings {
   bool lenient_empty_tools = true;                ///< `tools: []` counts as absent, else 400
   int max_n = 8;                                  ///< most choices of a request
   int sse_keepalive_s = 15;                       ///< 0 = off
+  bool chat_page = true;                          ///< the page at `/`
 };
 
 struct OpsSettings {

@@ -81,23 +81,39 @@ export const countAnswer = Array.from({ length: 20 }, (_, i) => i + 1).join('\n'
 export const sumQuestion = 'What is 8 * 7?';
 export const jsonQuestion = 'Give me a JSON object with name Sam and age 51.';
 export const jsonAnswer = { name: 'Sam', age: 51 };
-export const personSchema = {
-  type: 'object',
-  properties: { name: { type: 'string' }, age: { type: 'integer' } },
-  required: ['name', 'age'],
-  additionalProperties: false,
-};
-export const weatherQuestion = 'What is the weather in London?';
-export const weatherDescription = 'Get the current weather for a city';
-export const weatherSchema = {
-  type: 'object',
-  properties: {
-    city: { type: 'string', description: 'City name' },
-    unit: { type: 'string', enum: ['celsius', 'fahrenheit'] },
-  },
-  required: ['city'],
-};
 
 /** Fields that make a reply run for ten seconds or so, which only an abort ends sooner. */
 export const endless = { max_tokens: 6000, ignore_eos: true };
 export const storyQuestion = 'Tell me a story about a goat.';
+
+// ---- the tiny model's tools: the prompt of the golden case `tool`
+
+export const weatherQuestion = 'What is the weather in London?';
+export const toolResult = '{"temperature": 7, "sky": "rainy"}';
+export const weatherAnswer = 'It is rainy in London, with 7 degrees.';
+export const functions = [
+  {
+    name: 'get_weather',
+    description: 'Get the current weather for a city',
+    parameters: {
+      type: 'object',
+      properties: {
+        city: { type: 'string', description: 'City name' },
+        unit: { type: 'string', enum: ['celsius', 'fahrenheit'] },
+      },
+      required: ['city'],
+    },
+  },
+  {
+    name: 'add_numbers',
+    description: 'Add two integers',
+    parameters: {
+      type: 'object',
+      properties: {
+        a: { type: 'integer', description: 'First number' },
+        b: { type: 'integer', description: 'Second number' },
+      },
+      required: ['a', 'b'],
+    },
+  },
+];
