@@ -140,9 +140,11 @@ class OutputItem {
   std::string text_;
 };
 
-/// A reply that was cut was cut in its last item.
-const char* last_status(const engine::GenerationResult& result) {
-  return result.reason == engine::FinishReason::kLength ? "incomplete" : "completed";
+/// A reply that was cut was cut in its last item, or behind it where that is a call that comes only once it is
+/// complete.
+const char* last_status(const OutputItem& item, const engine::GenerationResult& result, bool calls_in_pieces) {
+  const bool cut = result.reason == engine::FinishReason::kLength;
+  return cut && (calls_in_pieces || !item.is_call()) ? "incomplete" : "completed";
 }
 
 ordered_json whole_reply(RunningReplies& replies, const ResponseHead& head, const HttpRequest& http) {
@@ -155,7 +157,7 @@ ordered_json whole_reply(RunningReplies& replies, const ResponseHead& head, cons
   for (size_t i = 0; i < all.size(); ++i) {
     OutputItem item(all[i], head.tools);
     item.add(all[i].text);
-    output.push_back(item.done(i + 1 < all.size() ? "completed" : last_status(*reply.result())));
+    output.push_back(item.done(i + 1 < all.size() ? "completed" : last_status(item, *reply.result(), false)));
   }
   return head.ended(*reply.result(), std::move(output));
 }
@@ -181,7 +183,7 @@ class ResponseStream {
   }
 
   void end(const engine::GenerationResult& result) {
-    close(last_status(result));
+    if (item_) close(last_status(*item_, result, head_.settings.tool_stream == "incremental"));
     ordered_json response = head_.ended(result, std::move(output_));
     const std::string status = response["status"];
     send("response." + status, {{"response", std::move(response)}});

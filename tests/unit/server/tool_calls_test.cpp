@@ -307,6 +307,16 @@ TEST_F(ToolCallsTest, TheLastEventOfAResponseAlwaysComes) {
   EXPECT_EQ(events.back()["response"]["error"]["message"], "lost");
 }
 
+TEST_F(ToolCallsTest, ACallThatCameAtOnceIsCompleteInACutResponse) {
+  reply_with({call(0, "f", "{}")}, [](auto& result) { result.reason = FinishReason::kLength; });
+  const json whole = json::parse(response(kResponseTools).body);
+  EXPECT_EQ(whole["status"], "incomplete");
+  EXPECT_EQ(whole["output"][0]["status"], "completed");
+  const auto events = named_events(response(std::string(kResponseTools) + R"(,"stream":true)").body);
+  EXPECT_EQ(events.back()["type"], "response.incomplete");
+  EXPECT_EQ(events.back()["response"]["output"][0]["status"], "completed");
+}
+
 TEST_F(ToolCallsTest, ACutCallOfAResponse) {
   settings_.api.tool_stream = "incremental";
   reply_with({call(0, "patch", R"({"input": "x)")}, [](auto& result) { result.reason = FinishReason::kLength; });
