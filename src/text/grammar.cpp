@@ -152,7 +152,7 @@ class ToolCalls {
     } catch (const Error&) {
       kinds = by_type(schema);  // the form that spec 40 §4.5 wants for such an argument
     }
-    if (kinds.text) builder_.call(from, any_text(), to);
+    if (kinds.text) any_text(from, to);
     for (const std::string& text : kinds.texts) builder_.literal(from, text, to);
     if (kinds.json) builder_.call(from, *kinds.json, to);
   }
@@ -186,12 +186,13 @@ class ToolCalls {
     return kinds;
   }
 
-  /// Tags are tokens of their own, so that text of ordinary tokens never ends a value.
-  int32_t any_text() {
-    return builder_.shared_rule("text", [this](int32_t start, int32_t end) {
-      builder_.epsilon(start, end);
-      emit_characters(builder_, start, 0, kLastCodePoint, CharEncoding::kRaw, start);
-    });
+  /// Tags are tokens of their own, so that text of ordinary tokens never ends a value. No rule of its own: it could end
+  /// after each character, and what may follow would then not be told from the kinds of characters (char_runs.h).
+  void any_text(int32_t from, int32_t to) {
+    const int32_t text = builder_.add_node();
+    builder_.epsilon(from, text);
+    emit_characters(builder_, text, 0, kLastCodePoint, CharEncoding::kRaw, text);
+    builder_.epsilon(text, to);
   }
 
   GrammarBuilder& builder_;

@@ -226,7 +226,8 @@ int32_t GrammarAutomaton::intern_stack(std::span<const Return> returns, int dept
 
 int32_t GrammarAutomaton::lift(int32_t stack, bool shapes) {
   const Stack s = stacks_[static_cast<size_t>(stack)];
-  if (s.base == stack) return kUnknownStack;
+  const int32_t ground = s.base == kRootStack ? kRootStack : kUnknownStack;
+  if (s.base == stack) return ground;
   std::vector<Return> returns;
   for (int32_t r = s.first; r < s.first + s.count; ++r) {
     const Return back = returns_[static_cast<size_t>(r)];
@@ -235,7 +236,7 @@ int32_t GrammarAutomaton::lift(int32_t stack, bool shapes) {
   }
   std::ranges::sort(returns);
   returns.erase(std::unique(returns.begin(), returns.end()), returns.end());
-  return intern_stack(returns, kSharedDepth + s.depth - depth(s.base), true);
+  return intern_stack(returns, depth(ground) + s.depth - depth(s.base), true);
 }
 
 int32_t GrammarAutomaton::part_state(std::span<const Config> configs, bool shapes) {

@@ -50,8 +50,8 @@ class GrammarAutomaton {
   std::span<const Config> configs(int32_t state) const;
   /// The stack of the caller that `stack` is an inner part of (Grammar::Rule::inner); itself for other stacks.
   int32_t base(int32_t stack) const { return stacks_[static_cast<size_t>(stack)].base; }
-  /// The state of these pairs, whose stacks have one base, with kUnknownStack in its place. `shapes`: with a node of
-  /// the same shape for each.
+  /// The state of these pairs, whose stacks have one base, with kUnknownStack in its place; the root, which nobody
+  /// called, stays itself. `shapes`: with a node of the same shape for each.
   int32_t part_state(std::span<const Config> configs, bool shapes);
   /// The state in which the callers of `stack` go on, once what they called has ended; kDead for kUnknownStack.
   int32_t after(int32_t stack);
@@ -117,7 +117,7 @@ class GrammarAutomaton {
   void close();
   int32_t intern_state();
   int32_t intern_stack(std::span<const Return> returns, int depth, bool inner);
-  int32_t lift(int32_t stack, bool shapes);
+  int32_t lift(int32_t stack, bool shapes);  ///< part_state() of a stack
 
   std::shared_ptr<const Grammar> grammar_;
   std::vector<Stack> stacks_;
