@@ -205,7 +205,7 @@ ordered_json ChatReply::whole(RunningReplies& replies, const HttpRequest& http) 
   body["system_fingerprint"] = nullptr;
   body["usage"] = head.usage(replies);
   if (prompt_logprobs >= 0) {
-    body["prompt_logprobs"] = prompt_logprobs_json(prompt, prompt_logprobs, {api.tokenizer, tokens_as_ids});
+    body["prompt_logprobs"] = prompt_logprobs_json(prompt, prompt_logprobs, {api.tokenizer});
   }
   if (token_ids) body["prompt_token_ids"] = replies[0].prompt();
   return body;

@@ -156,7 +156,8 @@ ordered_json whole_reply(RunningReplies& replies, const CompletionReply& complet
   replies.collect(http.client_gone, [&](size_t index, engine::GenerationEvent& event) {
     WholeChoice& whole = choices[index];
     if (completion.prompt_logprobs >= 0 && !event.prompt_logprobs.empty()) {
-      whole.prompt_logprobs = prompt_logprobs_json(event.prompt_logprobs, completion.prompt_logprobs, completion.names);
+      whole.prompt_logprobs =
+          prompt_logprobs_json(event.prompt_logprobs, completion.prompt_logprobs, {completion.names.tokenizer});
     }
     move_echoed(whole.tokens, event.prompt_logprobs, completion);
     move_logprobs(whole.tokens, event.logprobs);

@@ -438,7 +438,8 @@ TEST_F(ToolCallsTest, PromptLogprobs) {
     generation.finish(result_of(request, FinishReason::kStop));
   };
   const std::string name7 = tiny_tokenizer().decode(std::array<int32_t, 1>{7}, false);
-  const json list = json::parse(chat(R"("prompt_logprobs":1,"n":2)").body)["prompt_logprobs"];
+  const json list =
+      json::parse(chat(R"("prompt_logprobs":1,"n":2,"return_tokens_as_token_ids":true)").body)["prompt_logprobs"];
   EXPECT_EQ(generator_.all()[0].prompt_logprobs, 1);
   EXPECT_EQ(generator_.all()[1].prompt_logprobs, -1);
   ASSERT_EQ(list.size(), 3U);
