@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import Ajv from 'ajv';
 import { createParser } from 'eventsource-parser';
-import { apiKey, baseURL, countQuestion, run, test } from './harness.mjs';
+import { apiKey, baseURL, countQuestion, functions, run, test, weatherQuestion } from './harness.mjs';
 
 const ajv = new Ajv({ allErrors: true, strict: true, allowUnionTypes: true });
 const object = (properties, optional = []) => ({
@@ -34,11 +34,13 @@ const logprobs = object({
   refusal: { type: 'null' },
 });
 const stopReason = { type: ['string', 'integer', 'null'] };
+const call = { id: { type: 'string', pattern: '^call_[0-9a-f]{24}$' }, type: { const: 'function' }, function: object({ name: text, arguments: text }) };
 const delta = {
   anyOf: [
     object({ role: { const: 'assistant' }, content: { const: '' } }),
     object({ content: text }),
     object({ reasoning: text, reasoning_content: text }),
+    object({ tool_calls: list(object({ index: count, ...call })) }),
     object({}),
   ],
 };
@@ -55,7 +57,8 @@ const chatWhole = object({
     index: count,
     message: object({
       role: { const: 'assistant' }, content: nullable, refusal: { type: 'null' }, reasoning: text, reasoning_content: text,
-    }, ['reasoning', 'reasoning_content']),
+      tool_calls: { ...list(object(call)), minItems: 1 },
+    }, ['reasoning', 'reasoning_content', 'tool_calls']),
     logprobs: { anyOf: [logprobs, { type: 'null' }] },
     finish_reason: { enum: ['stop', 'length', 'tool_calls'] }, stop_reason: stopReason,
   })),
@@ -72,6 +75,7 @@ const block = {
   anyOf: [
     object({ type: { const: 'thinking' }, thinking: string, signature: string }),
     object({ type: { const: 'text' }, text: string }),
+    object({ type: { const: 'tool_use' }, id: text, name: text, input: { type: 'object' } }),
   ],
 };
 const message = object({
@@ -88,6 +92,7 @@ const messageEvents = {
         object({ type: { const: 'thinking_delta' }, thinking: text }),
         object({ type: { const: 'signature_delta' }, signature: text }),
         object({ type: { const: 'text_delta' }, text }),
+        object({ type: { const: 'input_json_delta' }, partial_json: string }),
       ],
     },
   }),
@@ -131,6 +136,8 @@ function check(validate, value) {
   assert.ok(validate(value), `${ajv.errorsText(validate.errors)} in ${JSON.stringify(value).slice(0, 600)}`);
 }
 
+const tools = functions.map((definition) => ({ type: 'function', function: definition }));
+const toolAsk = { max_tokens: 400, temperature: 0, messages: [{ role: 'user', content: weatherQuestion }] };
 const ask = { max_tokens: 400, temperature: 0, messages: [{ role: 'user', content: countQuestion }] };
 
 test('chat chunks', async () => {
@@ -163,6 +170,19 @@ test('a whole chat reply', async () => {
   }
 });
 
+test('chunks of a tool call, and its whole reply', async () => {
+  const validate = ajv.compile({ ...chatChunk, required: chatChunk.required.filter((name) => name !== 'usage') });
+  const events = await streamed('/v1/chat/completions', { ...toolAsk, tools });
+  assert.equal(events.pop().data, '[DONE]');
+  const chunks = events.map((event) => JSON.parse(event.data));
+  for (const value of chunks) check(validate, value);
+  assert.ok(chunks.some((value) => value.choices[0].delta.tool_calls));
+  assert.equal(chunks.at(-1).choices[0].finish_reason, 'tool_calls');
+  const whole = await (await post('/v1/chat/completions', { ...toolAsk, tools })).json();
+  check(ajv.compile(chatWhole), whole);
+  assert.ok(whole.choices[0].message.tool_calls);
+});
+
 test('text completion chunks', async () => {
   const validate = ajv.compile(chunk('cmpl-', 'text_completion', object({
     index: count, text: string, logprobs: { type: 'null' }, finish_reason: { enum: ['stop', 'length', null] }, stop_reason: stopReason,
@@ -176,12 +196,15 @@ test('text completion chunks', async () => {
 
 test('named events of the Messages API', async () => {
   const validators = Object.fromEntries(Object.entries(messageEvents).map(([name, schema]) => [name, ajv.compile(schema)]));
-  const events = await streamed('/v1/messages', { ...ask, thinking: { type: 'enabled', budget_tokens: 1024 }, max_tokens: 1200 });
-  for (const event of events) {
-    const value = JSON.parse(event.data);
-    assert.equal(event.event, value.type);
-    assert.ok(validators[value.type], `no such event: ${value.type}`);
-    check(validators[value.type], value);
+  const offered = functions.map(({ name, description, parameters }) => ({ name, description, input_schema: parameters }));
+  for (const request of [ask, { ...toolAsk, tools: offered }]) {
+    const events = await streamed('/v1/messages', { ...request, thinking: { type: 'enabled', budget_tokens: 1024 }, max_tokens: 1200 });
+    for (const event of events) {
+      const value = JSON.parse(event.data);
+      assert.equal(event.event, value.type);
+      assert.ok(validators[value.type], `no such event: ${value.type}`);
+      check(validators[value.type], value);
+    }
   }
 });
 
