@@ -27,7 +27,7 @@ namespace glm53::text {
 /// Cost for 154,880 ids (tests/bench/bench_grammar.cpp; the table is in README.md): a mask seen before is found in a
 /// microsecond, one at a new place made of known parts takes some ten. A part met for the first time takes 0.05 to 0.5
 /// ms: tokens made of characters that may follow in any order are told from tables (char_runs.h), the rest of the trie
-/// is read; reading all of it takes 8 to 16 ms. So 99 of 100 masks take less than 0.3 ms once one reply has been written.
+/// is read; reading all of it takes 8 to 16 ms. So 99 of 100 masks take less than 0.3 ms after a first reply.
 /// Replacing a full automaton takes some ms, once in tens of thousands of steps.
 class GrammarTables {
  public:
