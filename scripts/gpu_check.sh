@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks and measures on a machine with a GPU (compute capability 9.0 or 12.1). Each part takes at most 8 minutes:
 #   gates     all tests of kernels and model on the GPU; the server on configs/tiny-cuda.yaml answers the greedy text of
-#             the CPU server for every golden prompt, as far as the bands of tests/data/golden/README.md call it stable
+#             the CPU server for every golden prompt, as far as the bands of tests/data/golden/README.md call it stable,
+#             and obeys and agrees on requests with every sampling field and with grammars (tests/e2e/same_replies.cpp)
 #   sanitize  compute-sanitizer, memcheck and racecheck, over small tests of every kernel
 #   kernels   kernel table: the benchmarks of single kernels
 #   model     whole-model table, and what each storage format costs in KL divergence
@@ -60,14 +61,14 @@ fi
 # program NAME: its path in a pack or in a build.
 program() {
   local path
-  for path in "$pack/$1" "$pack/tests/gpu/$1" "$pack/tests/bench/gpu/$1"; do
+  for path in "$pack/$1" "$pack/tests/gpu/$1" "$pack/tests/e2e/$1" "$pack/tests/bench/gpu/$1"; do
     if [ -f "$path" ] && [ -x "$path" ]; then
       echo "$path"
       return
     fi
   done
 }
-for name in glm53-serve test_gpu test_gpu_model gpu_same_text; do
+for name in glm53-serve test_gpu test_gpu_model gpu_same_text same_replies; do
   [ -n "$(program $name)" ] || give_up "$pack: no program $name (scripts/pack_gpu.sh makes a pack)" pack
 done
 nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null || true
@@ -117,6 +118,19 @@ same_text() {
   return $code
 }
 
+# Against a CPU server that the program brings along.
+same_replies() {
+  local logs code=1
+  logs=$(mktemp -d)
+  if serve configs/tiny-cuda.yaml "$logs/gpu"; then
+    "$(program same_replies)" "$port"
+    code=$?
+    kill -TERM "$server" && wait "$server" || code=1
+  fi
+  rm -rf "$logs"
+  return $code
+}
+
 # Small tests that together launch every kernel family.
 small_tests='ExpertsTest.MatchesDoubleAtOddShapes:ExpertsTest.PacksAShard:ExpertsTest.AddsTheSharedExpert*'
 small_tests+=':*IndexWriteTest.RawKeysAndPoolsMatchDouble*:*IndexScoreTest.PreparedQueries*'
@@ -146,6 +160,7 @@ case $part in
     check "kernel tests" tests test_gpu '-RowSums.ReportsAMissingDevice'
     check "model gates" tests test_gpu_model '*'
     check "same greedy text as the CPU server" same_text
+    check "sampling, penalties, logprobs and grammars as on the CPU server" same_replies
     ;;
   sanitize)
     sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)

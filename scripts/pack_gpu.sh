@@ -25,10 +25,11 @@ if [ -z "$build" ]; then
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGLM53_CUDA=ON -DGLM53_CUDA_ARCHITECTURES=90a-real \
     -DGLM53_SHARED_KERNELS=ON -DGLM53_TESTS=ON -DGLM53_BENCH=ON
   benches=$(basename -a -s .cu tests/bench/gpu/bench_*.cu; basename -a -s .cpp tests/bench/gpu/bench_*.cpp)
-  cmake --build "$build" --parallel "$(nproc)" --target glm53-serve test_gpu test_gpu_model gpu_same_text $benches
+  cmake --build "$build" --parallel "$(nproc)" --target glm53-serve test_gpu test_gpu_model gpu_same_text \
+    same_replies $benches
 fi
 
-programs=("$build"/glm53-serve "$build"/tests/gpu/{test_gpu,test_gpu_model,gpu_same_text})
+programs=("$build"/glm53-serve "$build"/tests/gpu/{test_gpu,test_gpu_model,gpu_same_text} "$build"/tests/e2e/same_replies)
 for bench in "$build"/tests/bench/gpu/bench_*; do
   if [ -f "$bench" ]; then programs+=("$bench"); fi
 done

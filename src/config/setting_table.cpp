@@ -150,6 +150,8 @@ std::vector<SettingKey> make_table() {
              {"head", "before_last_user", "tail"}, "place of the effort line in the prompt"));
   add(flag("guards", "assistant_ends", field<&S::guards, &GuardSettings::assistant_ends>,
            "<|assistant|> in a reply ends it"));
+  add(flag("guards", "loop", field<&S::guards, &GuardSettings::loop>,
+           "reasoning that runs in circles for 256 tokens is closed"));
 
   add(choice("api", "content_markers", field<&S::api, &ApiSettings::content_markers>, {"special", "text"},
              "token markers inside message content: as their ids, or as plain text"));

@@ -12,6 +12,8 @@
 
 namespace glm53::server {
 
+class GrammarCache;
+
 /// Where requests go: the engine, or a fake in tests. Called from many threads at once.
 class Generator {
  public:
@@ -43,6 +45,7 @@ struct ApiContext {
   RequestRules rules;
   Generator& generator;
   const text::Tokenizer& tokenizer;
+  GrammarCache& grammars;
   std::string version;
   int64_t started = 0;  ///< unix seconds
 };

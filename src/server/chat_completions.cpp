@@ -7,6 +7,7 @@
 #include "server/chat_reply.h"
 #include "server/chat_request.h"
 #include "server/completion_reply.h"
+#include "server/reply_grammar.h"
 
 namespace glm53::server {
 
@@ -43,13 +44,13 @@ engine::GenerationRequest chat_generation(const ChatRequest& request, std::vecto
   generation.reply.split_reasoning = true;
   generation.reply.thinking = request.prompt.thinking;
   generation.reply.start = text::start_channel(generation.prompt, api.tokenizer);
-  const ToolChoice::Mode mode = request.tool_choice.mode;
-  if (mode == ToolChoice::Mode::kRequired || mode == ToolChoice::Mode::kNamed) {
-    throw bad_field("tool_choice", "tool_choice other than auto and none is not supported by this version");
-  }
   generation.reply.tools = offered_tools(request.prompt.tools, request.tool_choice);
   generation.reply.parallel_calls = request.parallel_tool_calls;
   generation.reply.incremental_calls = request.common.stream && settings.api.tool_stream == "incremental";
+  generation.grammar = reply_grammar(request, generation.reply.tools.get(), api);
+  const int budget = settings.defaults.reasoning_budget;  // 0: none; a request's 0 means no reasoning at all
+  generation.reasoning_budget = request.reasoning_budget.value_or(budget > 0 ? budget : -1);
+  generation.loop_guard = settings.guards.loop;
   return generation;
 }
 

@@ -13,12 +13,8 @@ namespace {
 using text::PromptJson;
 
 constexpr UnsupportedField kUnsupported[] = {
-    {"chat_template", Neutral::kNothing},
-    {"documents", Neutral::kEmpty},
-    {"functions", Neutral::kEmpty},
-    {"function_call", Neutral::kNothing},
-    {"thinking_token_budget", Neutral::kNothing},
-    {"audio", Neutral::kNothing},
+    {"chat_template", Neutral::kNothing}, {"documents", Neutral::kEmpty}, {"functions", Neutral::kEmpty},
+    {"function_call", Neutral::kNothing}, {"audio", Neutral::kNothing},
 };
 
 // ---- thinking (spec 40 §2.2)
@@ -249,6 +245,7 @@ ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules)
   request.tool_choice = read_tool_choice(json, request.prompt.tools, json.find("tools") != nullptr);
   request.parallel_tool_calls = opt_bool(json, "parallel_tool_calls").value_or(true);
   read_template(json, rules, request.prompt);
+  request.reasoning_budget = opt_int(json, "thinking_token_budget", -1, kMaxTokens);
   request.echo = read_echo(json, request.prompt.messages.back());
   return request;
 }

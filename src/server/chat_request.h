@@ -1,6 +1,7 @@
 // The body of POST /v1/chat/completions, checked (spec 40 §2.2, §6.1). Needs neither model nor tokenizer.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,7 @@ struct ChatRequest {
   std::string prompt_field = "messages";  ///< that the conversation came in
   bool include_reasoning = true;
   bool separate_reasoning = true;  ///< false: reasoning is part of the content, within <think> and </think>
+  std::optional<int64_t> reasoning_budget;  ///< −1: none, whatever the server's default is
   ToolChoice tool_choice;
   bool parallel_tool_calls = true;
   std::string echo;  ///< text of the final assistant message, which the reply repeats; empty without echo

@@ -11,6 +11,7 @@
 #include "server/completion_reply.h"
 #include "server/json_get.h"
 #include "server/logprobs_json.h"
+#include "server/reply_grammar.h"
 
 namespace glm53::server {
 namespace {
@@ -99,6 +100,7 @@ std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, Compl
   generation.id = reply.head.id;
   if (!request.common.ignore_eos) generation.end_ids = api.rules.defaults.eos_ids;
   generation.reply.split_reasoning = false;
+  generation.grammar = content_grammar(request.common.constraint, api);
   generation.prompt_logprobs = request.common.prompt_logprobs;
   if (request.echo) generation.prompt_logprobs = std::max(generation.prompt_logprobs, request.common.logprobs);
   std::vector<engine::GenerationRequest> choices;

@@ -17,7 +17,7 @@ using text::PromptJson;
 
 constexpr size_t kLongestWord = 64;  // of a client in a message
 
-constexpr UnsupportedField kUnsupported[] = {{"output_format", Neutral::kNothing}, {"mcp_servers", Neutral::kEmpty}};
+constexpr UnsupportedField kUnsupported[] = {{"mcp_servers", Neutral::kEmpty}};
 
 // ---- content blocks
 
@@ -246,29 +246,35 @@ void read_choice(const PromptJson& body, ChatRequest& request) {
 
 // ---- the rest
 
-/// Returns whether thinking is shown. A budget is only checked: nothing cuts thinking short in this version.
-bool read_thinking(const PromptJson& body, const RequestRules& rules, PromptJson::Object& variables) {
+/// Whether thinking is shown, and its budget.
+void read_thinking(const PromptJson& body, const RequestRules& rules, PromptJson::Object& variables,
+                   ChatRequest& request) {
+  request.include_reasoning = false;
   const PromptJson* thinking = opt_object(body, "thinking");
   if (thinking == nullptr) {
     if (rules.settings.api.anthropic_default_thinking == "off") {
       variables.emplace_back("thinking", PromptJson::boolean(false));
     }
-    return false;
+    return;
   }
   const std::string& type = require_string(*thinking, "type", "thinking.");
   if (type != "enabled" && type != "disabled" && type != "adaptive") {
     throw bad_field("thinking.type", "thinking.type must be enabled, disabled or adaptive");
   }
-  opt_int(*thinking, "budget_tokens", 1, std::numeric_limits<int64_t>::max(), "thinking.");
+  request.reasoning_budget = opt_int(*thinking, "budget_tokens", 1, std::numeric_limits<int64_t>::max(), "thinking.");
   variables.emplace_back("thinking", PromptJson::object({{"type", text_of(type)}}));
-  return type != "disabled";
+  request.include_reasoning = type != "disabled";
 }
 
-void read_output_config(const PromptJson& body, PromptJson::Object& variables) {
+/// `output_format` is what `output_config.format` was called first.
+void read_output_config(const PromptJson& body, PromptJson::Object& variables, OutputConstraint& constraint) {
+  if (const PromptJson* format = opt_object(body, "output_format")) {
+    read_flat_format(*format, "output_format", constraint);
+  }
   const PromptJson* config = opt_object(body, "output_config");
   if (config == nullptr) return;
-  if (config->find("format") != nullptr) {
-    throw bad_field("output_config.format", "output_config.format is not supported by this version");
+  if (const PromptJson* format = opt_object(*config, "format", "output_config.")) {
+    read_flat_format(*format, "output_config.format", constraint);
   }
   const std::string* effort = opt_string(*config, "effort", "output_config.");
   if (effort == nullptr) return;
@@ -312,8 +318,8 @@ ChatRequest parse_messages_request(std::string_view body, const RequestRules& ru
   read_choice(json, request);
 
   PromptJson::Object variables;
-  request.include_reasoning = read_thinking(json, rules, variables);
-  read_output_config(json, variables);
+  read_thinking(json, rules, variables, request);
+  read_output_config(json, variables, request.common.constraint);
   if (continues(request.prompt.messages.back())) {
     variables.emplace_back("add_generation_prompt", PromptJson::boolean(false));
     variables.emplace_back("continue_final_message", PromptJson::boolean(true));

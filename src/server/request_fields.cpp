@@ -20,9 +20,7 @@ constexpr size_t kMaxStopBytes = 65536;  // of all together
 constexpr size_t kMaxBadWords = 256;
 
 constexpr UnsupportedField kUnsupported[] = {
-    {"structured_outputs", Neutral::kNothing}, {"guided_json", Neutral::kNothing},
-    {"guided_regex", Neutral::kNothing},       {"guided_choice", Neutral::kNothing},
-    {"guided_grammar", Neutral::kNothing},     {"use_beam_search", Neutral::kFalse},
+    {"use_beam_search", Neutral::kFalse},
 };
 
 bool number_is(const PromptJson& value, double wanted) {
@@ -171,14 +169,6 @@ void read_stream(const PromptJson& body, CommonFields& fields) {
   fields.continuous_usage = opt_bool(*options, "continuous_usage_stats", "stream_options.").value_or(false);
 }
 
-void check_response_format(const PromptJson& body) {
-  const PromptJson* format = opt_object(body, "response_format");
-  if (format == nullptr) return;
-  const std::string* type = opt_string(*format, "type", "response_format.");
-  if (type == nullptr) throw bad_field("response_format.type", "response_format.type is required");
-  if (*type != "text") throw unsupported("response_format", "response_format other than text");
-}
-
 }  // namespace
 
 uint64_t fresh_seed() {
@@ -213,7 +203,6 @@ void check_model(const PromptJson& body, const RequestRules& rules) {
 CommonFields read_common_fields(const PromptJson& body, const RequestRules& rules) {
   CommonFields fields;
   check_model(body, rules);
-  check_response_format(body);
   refuse_unsupported(body, kUnsupported);
   read_sampling(body, rules.defaults, fields);
   fields.choices = read_choices(body, rules.settings.api.max_n, fields.sampling);
@@ -226,6 +215,7 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
   }
   fields.return_token_ids = opt_bool(body, "return_token_ids").value_or(false);
   fields.tokens_as_ids = opt_bool(body, "return_tokens_as_token_ids").value_or(false);
+  fields.constraint = read_output_constraint(body);
   fields.truncate_prompt = opt_int(body, "truncate_prompt_tokens", -1, kMaxTokens);
   if (fields.truncate_prompt == 0) {
     throw bad_field("truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or at least 1");

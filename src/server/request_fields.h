@@ -11,6 +11,7 @@
 
 #include "server/api_context.h"
 #include "server/api_error.h"
+#include "server/output_constraint.h"
 #include "text/prompt_json.h"
 
 namespace glm53::server {
@@ -33,6 +34,7 @@ struct CommonFields {
   bool return_token_ids = false;           ///< the reply shows ids beside the text
   bool tokens_as_ids = false;              ///< logprobs name tokens by id (return_tokens_as_token_ids)
   std::optional<int64_t> truncate_prompt;  ///< keep this many of the prompt's last tokens; −1: what the context holds
+  OutputConstraint constraint;             ///< of the reply's text
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool include_stop = false;

@@ -278,13 +278,10 @@ void check_include(const PromptJson& body) {
   }
 }
 
-void check_text(const PromptJson& body) {
+void read_text(const PromptJson& body, OutputConstraint& constraint) {
   const PromptJson* text = opt_object(body, "text");
   const PromptJson* format = text != nullptr ? opt_object(*text, "format", "text.") : nullptr;
-  if (format == nullptr) return;
-  if (require_string(*format, "type", "text.format.") != "text") {
-    throw bad_field("text.format", "text.format other than text is not supported by this version");
-  }
+  if (format != nullptr) read_flat_format(*format, "text.format", constraint);
 }
 
 /// What the template hears of `reasoning`, and of the switches that chat requests have too.
@@ -355,7 +352,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestRul
   chat.common.max_tokens_field = "max_output_tokens";
   refuse_unsupported(json, kUnsupported);
   check_include(json);
-  check_text(json);
+  read_text(json, chat.common.constraint);
   chat.prompt.messages = read_messages(json);
   if (const PromptJson::Array* tools = opt_array(json, "tools")) read_tool_list(*tools, {}, "tools", request);
   chat.tool_choice = read_tool_choice(json, chat.prompt.tools, true);

@@ -13,6 +13,7 @@
 #include "server/chat_completions.h"
 #include "server/chat_page.h"
 #include "server/completions.h"
+#include "server/grammar_cache.h"
 #include "server/http_server.h"
 #include "server/messages.h"
 #include "server/metrics.h"
@@ -264,17 +265,33 @@ HttpLimits http_limits(const ServerSettings& settings) {
   return limits;
 }
 
+/// Null for a model without text.
+std::shared_ptr<const text::TokenTrie> make_trie(const text::Tokenizer& tokenizer, const GenerationDefaults& defaults) {
+  if (!tokenizer.has_vocabulary()) return nullptr;
+  const auto started = std::chrono::steady_clock::now();
+  std::vector<int32_t> ends = defaults.eos_ids;
+  std::erase_if(ends, [&](int32_t id) { return id < 0 || id >= defaults.vocab; });
+  auto trie = std::make_shared<const text::TokenTrie>(tokenizer, defaults.vocab, ends);
+  const auto spent = std::chrono::steady_clock::now() - started;
+  spdlog::debug("token trie for grammars: {} nodes in {} ms", trie->nodes().size(),
+                std::chrono::duration_cast<std::chrono::milliseconds>(spent).count());
+  return trie;
+}
+
 }  // namespace
 
 struct Server::Impl {
   Impl(std::unique_ptr<Generator> adapter, Generator& generator, const text::Tokenizer& tokenizer,
        const Settings& settings, GenerationDefaults defaults, std::string shown_version)
       : owned(std::move(adapter)),
-        context{{settings, std::move(defaults)}, generator, tokenizer, std::move(shown_version), std::time(nullptr)},
+        grammars(make_trie(tokenizer, defaults)),
+        context{{settings, std::move(defaults)}, generator,         tokenizer, grammars,
+                std::move(shown_version),        std::time(nullptr)},
         api(context),
         http(http_limits(settings.server), api) {}
 
   std::unique_ptr<Generator> owned;  ///< null when the caller brought its own
+  GrammarCache grammars;
   ApiContext context;
   Api api;
   HttpServer http;  ///< last: its threads end before what they use

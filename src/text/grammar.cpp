@@ -41,15 +41,23 @@ std::shared_ptr<const Grammar> compile_regex(std::string_view pattern) {
   return builder.finish(root);
 }
 
+namespace {
+
+void draw_choices(GrammarBuilder& builder, int32_t from, std::span<const std::string> choices, int32_t to) {
+  for (const std::string& choice : choices) {
+    if (choice.empty()) throw Error("choice: a text is empty");
+    if (!is_utf8(choice)) throw Error("choice: a text is not valid UTF-8");
+    builder.literal(from, choice, to);
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<const Grammar> compile_choice(std::span<const std::string> choices) {
   if (choices.empty()) throw Error("choice: the list is empty");
   GrammarBuilder builder;
   const int32_t root = builder.add_rule();
-  for (const std::string& choice : choices) {
-    if (choice.empty()) throw Error("choice: a text is empty");
-    if (!is_utf8(choice)) throw Error("choice: a text is not valid UTF-8");
-    builder.literal(builder.start(root), choice, builder.end(root));
-  }
+  draw_choices(builder, builder.start(root), choices, builder.end(root));
   return builder.finish(root);
 }
 
@@ -70,7 +78,17 @@ class ToolCalls {
     builder_.token(close, tags_.call_close, to);
     const int32_t begin = builder_.add_node();
     newline(arguments, begin);
-    draw_arguments(begin, function.parameters, close);
+    draw_arguments(begin, function, close);
+  }
+
+  /// Tags are tokens of their own, so that text of ordinary tokens never ends a value, nor begins a call. No rule of its
+  /// own: it could end after each character, and what may follow would then not be told from the kinds of characters
+  /// (char_runs.h).
+  void any_text(int32_t from, int32_t to) {
+    const int32_t text = builder_.add_node();
+    builder_.epsilon(from, text);
+    emit_characters(builder_, text, 0, kLastCodePoint, CharEncoding::kRaw, text);
+    builder_.epsilon(text, to);
   }
 
  private:
@@ -82,7 +100,8 @@ class ToolCalls {
     builder_.bytes(from, '\n', '\n', to);
   }
 
-  void draw_arguments(int32_t from, const PromptJson* parameters, int32_t to) {
+  void draw_arguments(int32_t from, const ToolFunction& function, int32_t to) {
+    const PromptJson* parameters = function.parameters;
     const PromptJson* properties = parameters != nullptr ? parameters->find("properties") : nullptr;
     if (properties == nullptr || !properties->is_object() || properties->members().empty()) {
       return builder_.epsilon(from, to);
@@ -98,6 +117,12 @@ class ToolCalls {
     for (const auto& [name, schema] : properties->members()) {
       units.push_back(unit(name, schema, *parameters));
       optional.push_back(!required.contains(name));
+    }
+    if (!function.strict) {
+      const int32_t any = builder_.add_node();
+      builder_.epsilon(from, any);
+      for (const int32_t unit : units) builder_.call(any, unit, any);
+      return builder_.epsilon(any, to);
     }
     if (units.size() > kFreeOrder) {
       for (size_t i = 0; i < units.size(); ++i) {
@@ -186,15 +211,6 @@ class ToolCalls {
     return kinds;
   }
 
-  /// Tags are tokens of their own, so that text of ordinary tokens never ends a value. No rule of its own: it could end
-  /// after each character, and what may follow would then not be told from the kinds of characters (char_runs.h).
-  void any_text(int32_t from, int32_t to) {
-    const int32_t text = builder_.add_node();
-    builder_.epsilon(from, text);
-    emit_characters(builder_, text, 0, kLastCodePoint, CharEncoding::kRaw, text);
-    builder_.epsilon(text, to);
-  }
-
   GrammarBuilder& builder_;
   JsonPieces& pieces_;
   const ToolTags tags_;
@@ -216,17 +232,30 @@ std::shared_ptr<const Grammar> compile_tool_calls(std::span<const ToolFunction> 
     calls.function(builder.start(call), function, builder.end(call));
   }
   const int32_t root = builder.add_rule();
-  int32_t at = builder.start(root);
+  const int32_t start = builder.start(root);
+  const int32_t end = builder.end(root);
+  // A node from which a call or free text may follow; the reply may end at it.
+  const auto after_text = [&](int32_t from) {
+    const int32_t next = builder.add_node();
+    calls.any_text(from, next);
+    builder.epsilon(next, end);
+    return next;
+  };
+  int32_t at = options.free_text ? after_text(start) : start;
   for (int i = 0; i < (options.parallel ? kMaxCalls : 1); ++i) {
     const int32_t next = builder.add_node();
     builder.call(at, call, next);
-    builder.epsilon(next, builder.end(root));
-    at = next;
+    builder.epsilon(next, end);
+    at = options.free_text ? after_text(next) : next;
   }
   if (options.content != nullptr) {
     SchemaCompiler schema(builder, pieces, *options.content, options.json);
-    builder.call(builder.start(root), schema.compile(*options.content), builder.end(root));
+    builder.call(start, schema.compile(*options.content), end);
   }
+  if (options.content_regex) {
+    parse_regex(*options.content_regex, false).emit(builder, start, CharEncoding::kRaw, end);
+  }
+  draw_choices(builder, start, options.content_choices, end);
   return builder.finish(root);
 }
 

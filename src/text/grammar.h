@@ -123,6 +123,7 @@ std::shared_ptr<const Grammar> compile_choice(std::span<const std::string> choic
 struct ToolFunction {
   std::string name;
   const PromptJson* parameters = nullptr;  ///< JSON schema; nullptr or {}: no arguments
+  bool strict = true;                      ///< false: any of its arguments, any number of times
 };
 
 /// Ids of the tags of a call (spec 40 §4.1).
@@ -136,12 +137,16 @@ struct ToolTags {
 };
 
 struct ToolGrammarOptions {
-  bool parallel = true;                 ///< up to 128 calls; false (a named function, parallel_tool_calls off): one
-  const PromptJson* content = nullptr;  ///< tool_choice auto beside a response_format: text of this schema, or calls
+  bool parallel = true;  ///< up to 128 calls; false (a named function, parallel_tool_calls off): one
+  // What may stand in place of calls, for tool_choice auto beside a constraint: text of one of these.
+  const PromptJson* content = nullptr;  ///< of a JSON schema
+  std::optional<std::string> content_regex;
+  std::span<const std::string> content_choices;
+  bool free_text = false;  ///< any text before, between and after calls, of which there may be none
   JsonGrammarOptions json;
 };
 
-/// One call or more, of the functions offered (spec 40 §4.5, strict form): each required argument once, no argument
+/// One call or more, of the functions offered (spec 40 §4.5). Of strict ones each required argument once, no argument
 /// twice. Arguments come in any order for functions of at most 8 properties, in declared order beyond. An argument
 /// whose schema admits a string is free text, or its enum's or const's texts, without quotes; others are JSON of the
 /// schema, or of its types alone where the schema is not supported.

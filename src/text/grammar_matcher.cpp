@@ -161,6 +161,7 @@ const GrammarTables::Mask& GrammarTables::mask(int32_t state) {
   }
   masks_.push_front({state, std::move(mask)});
   mask_index_.emplace(state, masks_.begin());
+  held_bytes_.store(bytes(), std::memory_order_relaxed);
   return masks_.front().mask;
 }
 

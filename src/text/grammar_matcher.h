@@ -6,6 +6,7 @@
 // accept() refuses, and rolls back what was not kept.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -36,6 +37,8 @@ class GrammarTables {
   const TokenTrie& trie() const { return *trie_; }
   /// Memory held at present, the grammar's own left out.
   size_t bytes() const;
+  /// bytes() as of the last mask that was made. For any thread.
+  size_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
 
  private:
   friend class GrammarMatcher;
@@ -69,6 +72,7 @@ class GrammarTables {
   std::unordered_map<int32_t, std::list<Kept>::iterator> mask_index_;
   std::vector<int32_t> path_;
   int64_t work_end_ = 0;
+  std::atomic<size_t> held_bytes_{0};
 };
 
 /// A value: copying one clones the reply's position. Belongs to the thread of its GrammarTables.

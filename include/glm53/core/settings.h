@@ -102,6 +102,7 @@ struct TemplateSettings {
 
 struct GuardSettings {
   bool assistant_ends = true;
+  bool loop = false;  ///< reasoning that runs in circles is closed
 };
 
 struct ApiSettings {

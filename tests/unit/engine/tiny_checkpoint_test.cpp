@@ -13,6 +13,7 @@
 #include "comm/local_communicator.h"
 #include "engine/engine.h"
 #include "model/glm53_model.h"
+#include "text/grammar.h"
 #include "text/load_tokenizer.h"
 
 namespace glm53::engine {
@@ -62,6 +63,7 @@ class TinyCheckpoint : public ::testing::Test {
   struct Reply {
     std::vector<int32_t> tokens;
     std::string text;
+    std::size_t reasoning_bytes = 0;  ///< of the text, which begins with them
     std::vector<TokenLogprobs> logprobs;
     std::vector<TokenLogprobs> prompt_logprobs;
     GenerationResult result;
@@ -79,7 +81,10 @@ class TinyCheckpoint : public ::testing::Test {
       EXPECT_TRUE(event->logprobs.empty() || event->logprobs.size() == event->tokens.size());
       for (TokenLogprobs& entry : event->logprobs) reply.logprobs.push_back(std::move(entry));
       for (TokenLogprobs& entry : event->prompt_logprobs) reply.prompt_logprobs.push_back(std::move(entry));
-      for (const text::ReplyDelta& delta : event->deltas) reply.text += delta.text;
+      for (const text::ReplyDelta& delta : event->deltas) {
+        reply.text += delta.text;
+        if (delta.channel == text::ReplyChannel::kReasoning) reply.reasoning_bytes += delta.text.size();
+      }
       if (event->result) {
         reply.result = *event->result;
         return reply;
@@ -192,6 +197,46 @@ TEST_F(TinyCheckpoint, ABadWordAndABiasChangeTheGreedyReply) {
   r.max_tokens = 4;
   r.end_ids.clear();
   EXPECT_EQ(read_all(*engine->submit(r)).tokens, (std::vector<int32_t>{77, 77, 77, 77}));
+}
+
+// However hot the draws, with reasoning before it and without.
+TEST_F(TinyCheckpoint, ConstrainedRepliesAreTextsOfTheirGrammars) {
+  const auto engine = start(256);
+  const auto trie = std::make_shared<const text::TokenTrie>(*tokenizer_, 4096, std::vector<int32_t>{4060, 4067, 4069});
+  const std::shared_ptr<const text::Grammar> grammars[] = {
+      text::compile_json_schema(R"({"type":"object","properties":{"name":{"type":"string","maxLength":9},
+          "tags":{"type":"array","items":{"enum":["x","yy",7]},"maxItems":3},"next":{"anyOf":[{"type":"null"},
+          {"const":{"a":1}}]}},"required":["name","next"]})"),
+      text::compile_regex("(Once|Twice)( [a-z]{1,8}){2,5}[.]"),
+      text::compile_choice(std::vector<std::string>{"yes", "no", "yes and no", "\xE2\x82\xAC 7"}),
+  };
+  int endings = 0;
+  for (const auto& grammar : grammars) {
+    const auto tables = std::make_shared<text::GrammarTables>(grammar, trie);
+    for (const char* name : {"count", "json"}) {
+      const auto golden =
+          std::find_if(golden_->begin(), golden_->end(), [&](const auto& g) { return g["name"] == name; });
+      for (uint64_t seed = 1; seed <= 5; ++seed) {
+        GenerationRequest r = request(*golden);
+        r.grammar = tables;
+        r.max_tokens = 300;
+        r.sampling.temperature = seed == 1 ? 0 : 1.5F;
+        r.sampling.seed = seed;
+        r.reply.split_reasoning = true;
+        r.reply.start = text::start_channel(r.prompt, *tokenizer_);
+        r.reasoning_budget = 20;
+        const Reply reply = read_all(*engine->submit(r));
+        EXPECT_EQ(reply.result.reason, FinishReason::kStop);
+        text::GrammarMatcher matcher(tables);
+        const std::string content = reply.text.substr(reply.reasoning_bytes);
+        for (const int32_t id : tokenizer_->encode(content)) EXPECT_TRUE(matcher.accept(id)) << content;
+        EXPECT_TRUE(matcher.can_end()) << content;
+        EXPECT_LE(reply.result.reasoning_tokens, 20);
+        endings += reply.result.stop_id ? 0 : 1;
+      }
+    }
+  }
+  EXPECT_GT(endings, 20);  // by their last token, without an end id
 }
 
 }  // namespace

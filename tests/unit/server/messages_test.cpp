@@ -286,7 +286,7 @@ TEST_F(MessagesTest, RefusalsNameTheField) {
   EXPECT_THAT(with(R"("thinking":{"type":"maybe"})"), StartsWith("thinking.type "));
   EXPECT_THAT(with(R"("thinking":{"type":"enabled","budget_tokens":0})"), StartsWith("thinking.budget_tokens "));
   EXPECT_THAT(with(R"("output_config":{"effort":"most"})"), StartsWith("output_config.effort "));
-  EXPECT_THAT(with(R"("output_config":{"format":{}})"), StartsWith("output_config.format "));
+  EXPECT_THAT(with(R"("output_config":{"format":{}})"), StartsWith("output_config.format.type "));
   EXPECT_THAT(with(R"("tools":[{"name":"f"}])"), StartsWith("tools[0].input_schema "));
   EXPECT_THAT(with(R"("tools":[{"input_schema":{}}])"), StartsWith("tools[0].name "));
   EXPECT_THAT(with(R"("tools":[7])"), StartsWith("tools[0] "));

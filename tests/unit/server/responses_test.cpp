@@ -313,7 +313,7 @@ TEST_F(ResponsesTest, RefusalsNameTheField) {
   EXPECT_EQ(with(R"("conversation":"c")"), "conversation");
   EXPECT_EQ(with(R"("background":true)"), "background");
   EXPECT_EQ(with(R"("top_logprobs":2)"), "top_logprobs");
-  EXPECT_EQ(with(R"("text":{"format":{"type":"json_object"}})"), "text.format");
+  EXPECT_EQ(with(R"("text":{"format":{"type":"grammar"}})"), "text.format.type");
   EXPECT_EQ(with(R"("text":{"format":{}})"), "text.format.type");
   EXPECT_EQ(with(R"("reasoning":{"effort":"most"})"), "reasoning.effort");
   EXPECT_EQ(with(R"("reasoning":"high")"), "reasoning");

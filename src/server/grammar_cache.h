@@ -1,0 +1,62 @@
+// Compiled grammars of past requests (spec 40 §12.2), so that what was worked out for one serves the next.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <future>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "text/grammar_matcher.h"
+
+namespace glm53::server {
+
+/// Thread-safe. What it hands out belongs to the engine thread (GrammarTables), but for holding and dropping it.
+class GrammarCache {
+ public:
+  struct Limits {
+    size_t entries = 64;
+    size_t bytes = size_t{256} << 20;  ///< of keys, grammars and what the engine keeps with them
+    int compiling = 2;                 ///< grammars in the making at a time: each may take seconds and 100 MB
+    std::chrono::seconds patience{10};
+  };
+  using Compile = std::function<std::shared_ptr<const text::Grammar>()>;
+
+  /// `trie` is null where the model has no tokenizer: there are no grammars then.
+  explicit GrammarCache(std::shared_ptr<const text::TokenTrie> trie) : GrammarCache(std::move(trie), Limits{}) {}
+  GrammarCache(std::shared_ptr<const text::TokenTrie> trie, Limits limits) : trie_(std::move(trie)), limits_(limits) {}
+
+  bool available() const { return trie_ != nullptr; }
+  /// The grammar of `key`, which says all that `compile` depends on. Compiles on the caller's thread unless it is known
+  /// or another thread is at it. Throws what `compile` throws, and ApiError 429 when others compile for too long.
+  std::shared_ptr<text::GrammarTables> get(const std::string& key, const Compile& compile);
+
+  size_t size() const;
+  size_t bytes() const;
+
+ private:
+  using Tables = std::shared_ptr<text::GrammarTables>;
+  struct Entry {
+    const std::string* key;  ///< of index_
+    Tables tables;
+    size_t own_bytes;  ///< of key and grammar
+  };
+
+  Tables make(const Compile& compile, size_t& bytes);
+  void keep(const std::string& key, Tables tables, size_t bytes);
+  size_t held() const;
+
+  const std::shared_ptr<const text::TokenTrie> trie_;
+  const Limits limits_;
+  mutable std::mutex mutex_;  ///< guards what follows
+  std::condition_variable compiled_;
+  int compiling_ = 0;
+  std::list<Entry> entries_;  ///< last used first
+  std::unordered_map<std::string, std::list<Entry>::iterator> index_;
+  std::unordered_map<std::string, std::shared_future<Tables>> pending_;
+};
+
+}  // namespace glm53::server

@@ -1,0 +1,124 @@
+#include "server/reply_grammar.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "glm53/core/error.h"
+#include "server/api_error.h"
+#include "server/grammar_cache.h"
+
+namespace glm53::server {
+namespace {
+
+using text::PromptJson;
+using Kind = OutputConstraint::Kind;
+
+std::shared_ptr<text::GrammarTables> compiled(const std::string& key, const std::string& field, const ApiContext& api,
+                                              const GrammarCache::Compile& compile) {
+  if (!api.grammars.available()) throw bad_field(field, "the model has no tokenizer, so that its replies have no text");
+  try {
+    return api.grammars.get(key, compile);
+  } catch (const Error& error) {
+    throw bad_field(field, error.what());
+  }
+}
+
+/// Appends a text so that no two lists of texts give one key.
+void add_text(std::string& key, const std::string& text) {
+  key += std::to_string(text.size());
+  key += ':';
+  key += text;
+}
+
+std::string key_of(const OutputConstraint& constraint) {
+  std::string key = {static_cast<char>('0' + static_cast<int>(constraint.kind)),
+                     constraint.json.any_whitespace ? 'w' : '-', constraint.json.no_additional_properties ? 'p' : '-'};
+  if (constraint.kind == Kind::kSchema) key += constraint.schema.dump();
+  if (constraint.kind == Kind::kRegex) key += constraint.pattern;
+  for (const std::string& choice : constraint.choices) add_text(key, choice);
+  return key;
+}
+
+std::shared_ptr<const text::Grammar> compile_content(const OutputConstraint& constraint) {
+  switch (constraint.kind) {
+    case Kind::kObject:
+      return text::compile_json_object(constraint.json);
+    case Kind::kSchema:
+      return text::compile_json_schema(constraint.schema, constraint.json);
+    case Kind::kRegex:
+      return text::compile_regex(constraint.pattern);
+    case Kind::kChoice:
+      return text::compile_choice(constraint.choices);
+    case Kind::kNone:
+      break;
+  }
+  throw std::logic_error("compile_content: no constraint");
+}
+
+text::ToolTags tool_tags(const text::Tokenizer& tokenizer) {
+  return {tokenizer.require_added("<tool_call>"), tokenizer.require_added("</tool_call>"),
+          tokenizer.require_added("<arg_key>"),   tokenizer.require_added("</arg_key>"),
+          tokenizer.require_added("<arg_value>"), tokenizer.require_added("</arg_value>")};
+}
+
+/// `constraint` may be none: `free_text` or nothing stands beside the calls then.
+std::shared_ptr<text::GrammarTables> call_grammar(const text::OfferedTools& tools, bool parallel, bool all_strict,
+                                                  const OutputConstraint* content, bool free_text,
+                                                  const ApiContext& api) {
+  std::string key = {'t', parallel ? 'p' : '-', all_strict ? 's' : '-', free_text ? 'f' : '-'};
+  add_text(key, content != nullptr ? key_of(*content) : "");
+  for (const text::OfferedTool& tool : tools) {
+    key += tool.strict ? '!' : '?';
+    add_text(key, tool.name);
+    add_text(key, tool.parameters.dump());
+  }
+  const std::string field = content != nullptr ? content->field : "tools";
+  return compiled(key, field, api, [&] {
+    std::vector<text::ToolFunction> functions;
+    for (const text::OfferedTool& tool : tools) {
+      functions.push_back({tool.name, &tool.parameters, all_strict || tool.strict});
+    }
+    text::ToolGrammarOptions options;
+    options.parallel = parallel;
+    options.free_text = free_text;
+    const PromptJson any_object = PromptJson::object({{"type", PromptJson::string("object")}});
+    if (content != nullptr) {
+      options.json = content->json;
+      if (content->kind == Kind::kObject) options.content = &any_object;
+      if (content->kind == Kind::kSchema) options.content = &content->schema;
+      if (content->kind == Kind::kRegex) options.content_regex = content->pattern;
+      if (content->kind == Kind::kChoice) options.content_choices = content->choices;
+    }
+    return text::compile_tool_calls(functions, tool_tags(api.tokenizer), options);
+  });
+}
+
+}  // namespace
+
+std::shared_ptr<text::GrammarTables> content_grammar(const OutputConstraint& constraint, const ApiContext& api) {
+  if (!constraint) return nullptr;
+  return compiled(key_of(constraint), constraint.field, api, [&] { return compile_content(constraint); });
+}
+
+std::shared_ptr<text::GrammarTables> reply_grammar(const ChatRequest& request, const text::OfferedTools* tools,
+                                                   const ApiContext& api) {
+  using Mode = ToolChoice::Mode;
+  const OutputConstraint& constraint = request.common.constraint;
+  const Mode mode = request.tool_choice.mode;
+  if (mode == Mode::kNamed && constraint) {
+    throw bad_field(constraint.field,
+                    constraint.field + " cannot be combined with a tool_choice that names a function");
+  }
+  if (tools == nullptr || tools->empty()) return content_grammar(constraint, api);
+  const bool parallel = request.parallel_tool_calls && mode != Mode::kNamed;
+  if (mode == Mode::kRequired || mode == Mode::kNamed) {
+    return call_grammar(*tools, parallel, /*all_strict=*/true, nullptr, /*free_text=*/false, api);
+  }
+  if (constraint) return call_grammar(*tools, parallel, /*all_strict=*/true, &constraint, /*free_text=*/false, api);
+  const bool any_strict =
+      std::any_of(tools->begin(), tools->end(), [](const text::OfferedTool& tool) { return tool.strict; });
+  if (!any_strict) return nullptr;
+  return call_grammar(*tools, parallel, /*all_strict=*/false, nullptr, /*free_text=*/true, api);
+}
+
+}  // namespace glm53::server

@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# Structured output and forced tool calls against the tiny checkpoint (spec 40 §4.5, §12): whatever is drawn, at any
+# temperature, is what the request asked for.
+. "$(dirname "$0")/lib.sh"
+start_server
+
+user='"messages":[{"role":"user","content":"Give me a JSON object with name Sam and age 51."}]'
+on='"chat_template_kwargs":{"enable_thinking":true},"thinking_token_budget":40'
+off='"chat_template_kwargs":{"enable_thinking":false}'
+# chat FIELDS: a chat reply, whole.
+chat() { post /v1/chat/completions "{$user,\"max_tokens\":400,$1}"; }
+# streamed FIELDS: the same from a stream, as one message.
+streamed() {
+  post /v1/chat/completions "{$user,\"max_tokens\":400,\"stream\":true,$1}" | events |
+    jq -cs '{choices: [{message: {content: ([.[].choices[0].delta.content // empty] | join("")),
+      reasoning_content: ([.[].choices[0].delta.reasoning_content // empty] | join(""))},
+      finish_reason: ([.[].choices[0].finish_reason // empty] | last)}]}'
+}
+# follows NAME FIELDS TEST: greedy and hot replies, thinking on and off, whole and streamed, end with `stop` and their
+# content passes the jq TEST (the content as a string).
+follows() {
+  local name=$1 fields=$2 test=$3 bad='' mode draw reply n=0
+  for mode in "$on" "$off"; do
+    for draw in '"temperature":0' '"temperature":1.5,"top_p":1,"seed":1' '"temperature":1.5,"top_p":1,"seed":2' \
+      '"temperature":1.5,"top_p":1,"seed":3'; do
+      reply=$(chat "$fields,$mode,$draw")
+      if [ "$(jq -r ".choices[0] | .finish_reason == \"stop\" and (.message.content | $test)" <<<"$reply" 2>&1)" != true ]; then
+        bad+="$draw: $reply"$'\n'
+      fi
+      n=$((n + 1))
+    done
+    reply=$(streamed "$fields,$mode,$draw")
+    if [ "$(jq -c '.choices[0].message.content' <<<"$reply")" != "$(chat "$fields,$mode,$draw" | jq -c '.choices[0].message.content')" ]; then
+      bad+="streamed: $reply"$'\n'
+    fi
+  done
+  if [ -z "$bad" ]; then ok "$name ($n replies)"; else not_ok "$name" "$bad"; fi
+}
+
+schema() { echo "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"strict\":true,\"schema\":$1}}"; }
+
+# ---- content
+follows "json_schema: object of two" \
+  "$(schema '{"type":"object","properties":{"name":{"type":"string","maxLength":20},"age":{"type":"integer","minimum":0,"maximum":150}},"required":["name","age"]}')" \
+  'fromjson | keys == ["age","name"] and (.name | type == "string" and length <= 20) and (.age | . == floor and 0 <= . and . <= 150)'
+follows "json_schema: enum, const and nesting" \
+  "$(schema '{"type":"object","properties":{"kind":{"enum":["cat","dog",7,null]},"version":{"const":"v1"},"list":{"type":"array","items":{"type":"boolean"},"minItems":1,"maxItems":3}},"required":["kind","version","list"]}')" \
+  'fromjson | (.kind | IN("cat","dog",7,null)) and .version == "v1" and (.list | length >= 1 and length <= 3 and all(type == "boolean"))'
+follows "json_schema: recursion by \$ref" \
+  "$(schema '{"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"integer","minimum":0,"maximum":9},"next":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/node"}]}},"required":["v","next"]}}}')" \
+  'fromjson | [recurse(.next; . != null)] | all((.v | . >= 0 and . <= 9) and has("next"))'
+follows "json_schema as text, compact" \
+  '"structured_outputs":{"json":"{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"maximum\":99,\"minimum\":10},\"minItems\":2,\"maxItems\":2}","disable_any_whitespace":true}' \
+  'test("^\\[[1-9][0-9], [1-9][0-9]\\]$")'
+follows "choice" '"structured_outputs":{"choice":["north","south","south-west"]}' 'IN("north","south","south-west")'
+follows "guided_choice" '"guided_choice":["yes","no"]' 'IN("yes","no")'
+follows "regex" '"structured_outputs":{"regex":"[A-Z][a-z]{2,8} [0-9]{4}"}' 'test("^[A-Z][a-z]{2,8} [0-9]{4}$")'
+follows "guided_regex" '"guided_regex":"(ab|c){3}x?"' 'test("^(ab|c){3}x?$")'
+follows "min_tokens and ignore_eos yield to the end of the grammar" \
+  '"guided_regex":"a{3}","min_tokens":30,"ignore_eos":true' '. == "aaa"'
+
+# Free text inside JSON may run to the limit; what ends by itself is an object.
+bad=
+for seed in 1 2 3 4; do
+  reply=$(chat "\"response_format\":{\"type\":\"json_object\"},$off,\"temperature\":0.7,\"seed\":$seed")
+  jq -e '.choices[0] | if .finish_reason == "stop" then .message.content | fromjson | type == "object"
+    else .message.content | startswith("{") end' >/dev/null 2>&1 <<<"$reply" || bad+=$reply
+done
+equal "json_object" "$bad" ""
+reply=$(chat "\"response_format\":{\"type\":\"json_object\"},\"temperature\":0,\"chat_template_kwargs\":{\"enable_thinking\":true}")
+equal "json_object as the model writes it after its reasoning" \
+  "$(jq -c '[.choices[0].message.content, .choices[0].finish_reason]' <<<"$reply")" '["{\"name\": \"Sam\", \"age\": 51}","stop"]'
+equal "its reasoning is not constrained" "$(jq -r '.choices[0].message.reasoning_content' <<<"$reply")" \
+  "The user wants JSON with name and age."
+equal "a grammar's last token ends the reply" "$(chat "\"guided_choice\":[\"a\"],$off" | jq -c '.usage.completion_tokens')" 1
+equal "length cuts a constrained reply" \
+  "$(chat "\"guided_regex\":\"a{300}\",\"max_tokens\":3,$off" | jq -c '.choices[0].finish_reason')" '"length"'
+equal "the choices of n each follow the grammar" \
+  "$(chat "\"n\":4,\"temperature\":1.5,\"seed\":5,\"guided_choice\":[\"yes\",\"no\"],$off" | jq '[.choices[].message.content | IN("yes","no")] | all and length == 4')" true
+equal "logprobs are those among the allowed" \
+  "$(chat "\"guided_choice\":[\"a\",\"b\"],$off,\"logprobs\":true,\"top_logprobs\":5" |
+    jq -c '.choices[0].logprobs.content[0].top_logprobs | [length, ([.[].logprob | exp] | add * 1000 | round)]')" '[2,1000]'
+equal "completions: from the first token" \
+  "$(post /v1/completions '{"prompt":"Once upon a time","max_tokens":50,"guided_regex":"[0-9]{3}-[0-9]{2}"}' |
+    jq -r '.choices[0].text | test("^[0-9]{3}-[0-9]{2}$")')" true
+equal "Responses: text.format" \
+  "$(post /v1/responses '{"input":"hi","max_output_tokens":400,"thinking":false,"text":{"format":{"type":"json_schema","name":"n","schema":{"enum":["e","f"]}}}}' |
+    jq -r '.output[] | select(.type == "message") | .content[0].text | fromjson | IN("e","f")')" true
+equal "Messages: output_format" \
+  "$(post /v1/messages '{"messages":[{"role":"user","content":"hi"}],"max_tokens":400,"thinking":{"type":"disabled"},"output_format":{"type":"json_schema","schema":{"enum":["e","f"]}}}' |
+    jq -r '.content[0].text | fromjson | IN("e","f")')" true
+
+# ---- refusals
+refused() {
+  post /v1/chat/completions "{$user,$2}" >"$scratch/refused"
+  equal "refused: $1" "$(status) $(jq -r '.error.param + " " + .error.message' "$scratch/refused")" "400 $3"
+}
+refused "an unsupported keyword" "$(schema '{"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}}')" \
+  "response_format.json_schema.schema $(jq -r .error.message "$scratch/refused" 2>/dev/null)"
+contains "by its name" "$(cat "$scratch/refused")" uniqueItems
+refused "json_schema without one" '"response_format":{"type":"json_schema"}' \
+  "response_format When response_format type is 'json_schema', the 'json_schema' field must be provided."
+refused "two constraints" '"structured_outputs":{"regex":"a","choice":["b"]}' \
+  "structured_outputs.choice You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
+
+# ---- reasoning budget
+equal "a budget of 0 reasons not at all" \
+  "$(chat '"temperature":0,"thinking_token_budget":0,"max_tokens":20' | jq -c '[.usage.completion_tokens_details.reasoning_tokens, (.choices[0].message.content | length > 0)]')" '[0,true]'
+equal "a budget of 3 reasons for three tokens" \
+  "$(chat '"temperature":0,"thinking_token_budget":3,"max_tokens":20' | jq -c '.usage.completion_tokens_details.reasoning_tokens')" 3
+equal "no budget changes nothing" \
+  "$(chat '"temperature":0,"thinking_token_budget":500' | jq -r '.choices[0].message.reasoning_content')" "The user wants JSON with name and age."
+
+# ---- tool calls
+tools='"tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{"city":{"enum":["London","Paris"]},"days":{"type":"integer","minimum":1,"maximum":9}},"required":["city"]}}},
+  {"type":"function","function":{"name":"get_time","parameters":{"type":"object","properties":{}}}}]'
+call_ok='(.function.arguments | fromjson) as $a | if .function.name == "get_weather" then ($a.city | IN("London","Paris")) and ($a.days // 1 | IN(range(1;10)))
+  else .function.name == "get_time" and $a == {} end'
+# calls NAME FIELDS TEST FINISH: as follows, of the list of calls.
+calls() {
+  local name=$1 fields=$2 test=$3 finish=$4 bad='' mode draw reply n=0
+  for mode in "$on" "$off"; do
+    for draw in '"temperature":0' '"temperature":1.5,"top_p":1,"seed":1' '"temperature":1.5,"top_p":1,"seed":2' \
+      '"temperature":1.5,"top_p":1,"seed":3'; do
+      reply=$(chat "$tools,$fields,$mode,$draw")
+      if [ "$(jq -r ".choices[0] | .finish_reason == \"$finish\" and .message.content == null and
+        (.message.tool_calls | length > 0 and all($call_ok) and ($test))" <<<"$reply" 2>&1)" != true ]; then
+        bad+="$draw: $reply"$'\n'
+      fi
+      n=$((n + 1))
+    done
+  done
+  if [ -z "$bad" ]; then ok "$name ($n replies)"; else not_ok "$name" "$bad"; fi
+}
+calls "required: one call, not parallel" '"tool_choice":"required","parallel_tool_calls":false' 'length == 1' tool_calls
+calls "a named function" '"tool_choice":{"type":"function","function":{"name":"get_time"}}' \
+  'length == 1 and .[0].function.name == "get_time"' stop
+calls "required among allowed tools" '"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"get_weather"}}]}},"parallel_tool_calls":false' \
+  '.[0].function.name == "get_weather"' tool_calls
+# Calls may follow calls until the limit.
+reply=$(chat "$tools,\"tool_choice\":\"required\",\"temperature\":0,$off")
+equal "required: calls as the model likes" "$(jq -r ".choices[0].message.tool_calls | length > 0 and all($call_ok)" <<<"$reply")" true
+bad=
+for seed in 1 2 3 4 5 6; do
+  reply=$(chat "$tools,$(schema '{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"]}'),\"parallel_tool_calls\":false,\"temperature\":1.5,\"top_p\":1,\"seed\":$seed,$off")
+  jq -e ".choices[0] | if .message.tool_calls then (.message.tool_calls | length == 1 and all($call_ok))
+    else (.message.content | fromjson | .ok | type == \"boolean\") end" >/dev/null 2>&1 <<<"$reply" || bad+=$reply
+done
+equal "tools beside a format: one or the other" "$bad" ""
+refused "a format beside a named function" "$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"get_time\"}},\"guided_json\":{}" \
+  "guided_json guided_json cannot be combined with a tool_choice that names a function"
+
+stop_server
+equal "the server ends with code 0" "$stop_code" 0
+finish
