@@ -1,6 +1,7 @@
 // Compiled grammars of past requests (spec 40 §12.2), so that what was worked out for one serves the next.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <future>

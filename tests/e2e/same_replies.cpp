@@ -18,11 +18,11 @@
 
 #include "checkpoint/generation_config.h"
 #include "engine/engine.h"
-#include "model/tiny_model.h"
 #include "server/raw_client.h"
 #include "server/server.h"
 #include "text/grammar_automaton.h"
 #include "text/load_tokenizer.h"
+#include "tiny_model.h"
 
 namespace glm53::test {
 namespace {

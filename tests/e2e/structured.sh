@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Structured output and forced tool calls against the tiny checkpoint (spec 40 §4.5, §12): whatever is drawn, at any
+# Structured output against the tiny checkpoint (spec 40 §12): whatever is drawn, at any
 # temperature, is what the request asked for.
 . "$(dirname "$0")/lib.sh"
 start_server
@@ -46,8 +46,10 @@ follows "json_schema: object of two" \
 follows "json_schema: enum, const and nesting" \
   "$(schema '{"type":"object","properties":{"kind":{"enum":["cat","dog",7,null]},"version":{"const":"v1"},"list":{"type":"array","items":{"type":"boolean"},"minItems":1,"maxItems":3}},"required":["kind","version","list"]}')" \
   'fromjson | (.kind | IN("cat","dog",7,null)) and .version == "v1" and (.list | length >= 1 and length <= 3 and all(type == "boolean"))'
+# The model would nest for ever: it is pushed towards the end of the list.
+null=$(post /tokenize '{"prompt":"\"next\": null"}' | jq '.tokens[-1]')
 follows "json_schema: recursion by \$ref" \
-  "$(schema '{"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"integer","minimum":0,"maximum":9},"next":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/node"}]}},"required":["v","next"]}}}')" \
+  "\"logit_bias\":{\"$null\":9},$(schema '{"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"integer","minimum":0,"maximum":9},"next":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/node"}]}},"required":["v","next"]}}}')" \
   'fromjson | [recurse(.next; . != null)] | all((.v | . >= 0 and . <= 9) and has("next"))'
 follows "json_schema as text, compact" \
   '"structured_outputs":{"json":"{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"maximum\":99,\"minimum\":10},\"minItems\":2,\"maxItems\":2}","disable_any_whitespace":true}' \
@@ -96,8 +98,7 @@ refused() {
   equal "refused: $1" "$(status) $(jq -r '.error.param + " " + .error.message' "$scratch/refused")" "400 $3"
 }
 refused "an unsupported keyword" "$(schema '{"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}}')" \
-  "response_format.json_schema.schema $(jq -r .error.message "$scratch/refused" 2>/dev/null)"
-contains "by its name" "$(cat "$scratch/refused")" uniqueItems
+  "response_format.json_schema.schema schema: 'uniqueItems' is not supported"
 refused "json_schema without one" '"response_format":{"type":"json_schema"}' \
   "response_format When response_format type is 'json_schema', the 'json_schema' field must be provided."
 refused "two constraints" '"structured_outputs":{"regex":"a","choice":["b"]}' \
@@ -110,44 +111,8 @@ equal "a budget of 3 reasons for three tokens" \
   "$(chat '"temperature":0,"thinking_token_budget":3,"max_tokens":20' | jq -c '.usage.completion_tokens_details.reasoning_tokens')" 3
 equal "no budget changes nothing" \
   "$(chat '"temperature":0,"thinking_token_budget":500' | jq -r '.choices[0].message.reasoning_content')" "The user wants JSON with name and age."
-
-# ---- tool calls
-tools='"tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{"city":{"enum":["London","Paris"]},"days":{"type":"integer","minimum":1,"maximum":9}},"required":["city"]}}},
-  {"type":"function","function":{"name":"get_time","parameters":{"type":"object","properties":{}}}}]'
-call_ok='(.function.arguments | fromjson) as $a | if .function.name == "get_weather" then ($a.city | IN("London","Paris")) and ($a.days // 1 | IN(range(1;10)))
-  else .function.name == "get_time" and $a == {} end'
-# calls NAME FIELDS TEST FINISH: as follows, of the list of calls.
-calls() {
-  local name=$1 fields=$2 test=$3 finish=$4 bad='' mode draw reply n=0
-  for mode in "$on" "$off"; do
-    for draw in '"temperature":0' '"temperature":1.5,"top_p":1,"seed":1' '"temperature":1.5,"top_p":1,"seed":2' \
-      '"temperature":1.5,"top_p":1,"seed":3'; do
-      reply=$(chat "$tools,$fields,$mode,$draw")
-      if [ "$(jq -r ".choices[0] | .finish_reason == \"$finish\" and .message.content == null and
-        (.message.tool_calls | length > 0 and all($call_ok) and ($test))" <<<"$reply" 2>&1)" != true ]; then
-        bad+="$draw: $reply"$'\n'
-      fi
-      n=$((n + 1))
-    done
-  done
-  if [ -z "$bad" ]; then ok "$name ($n replies)"; else not_ok "$name" "$bad"; fi
-}
-calls "required: one call, not parallel" '"tool_choice":"required","parallel_tool_calls":false' 'length == 1' tool_calls
-calls "a named function" '"tool_choice":{"type":"function","function":{"name":"get_time"}}' \
-  'length == 1 and .[0].function.name == "get_time"' stop
-calls "required among allowed tools" '"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"get_weather"}}]}},"parallel_tool_calls":false' \
-  '.[0].function.name == "get_weather"' tool_calls
-# Calls may follow calls until the limit.
-reply=$(chat "$tools,\"tool_choice\":\"required\",\"temperature\":0,$off")
-equal "required: calls as the model likes" "$(jq -r ".choices[0].message.tool_calls | length > 0 and all($call_ok)" <<<"$reply")" true
-bad=
-for seed in 1 2 3 4 5 6; do
-  reply=$(chat "$tools,$(schema '{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"]}'),\"parallel_tool_calls\":false,\"temperature\":1.5,\"top_p\":1,\"seed\":$seed,$off")
-  jq -e ".choices[0] | if .message.tool_calls then (.message.tool_calls | length == 1 and all($call_ok))
-    else (.message.content | fromjson | .ok | type == \"boolean\") end" >/dev/null 2>&1 <<<"$reply" || bad+=$reply
-done
-equal "tools beside a format: one or the other" "$bad" ""
-refused "a format beside a named function" "$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"get_time\"}},\"guided_json\":{}" \
+refused "a format beside a named function" \
+  '"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}},"guided_json":{}' \
   "guided_json guided_json cannot be combined with a tool_choice that names a function"
 
 stop_server

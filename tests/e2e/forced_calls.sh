@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Tool calls that a request demands or constrains, against the tiny checkpoint (spec 40 §4.5, §12.4): whatever is drawn,
+# at any temperature, with reasoning and without, there is a call and it fits its schema.
+. "$(dirname "$0")/lib.sh"
+start_server
+
+user='"messages":[{"role":"user","content":"What is the weather in London?"}]'
+on='"chat_template_kwargs":{"enable_thinking":true},"thinking_token_budget":40'
+off='"chat_template_kwargs":{"enable_thinking":false}'
+chat() { post /v1/chat/completions "{$user,\"max_tokens\":400,$1}"; }
+
+tools='"tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{"city":{"enum":["London","Paris"]},"days":{"type":"integer","minimum":1,"maximum":9}},"required":["city"]}}},
+  {"type":"function","function":{"name":"get_time","parameters":{"type":"object","properties":{}}}}]'
+call_ok='(.function.arguments | fromjson) as $a | if .function.name == "get_weather" then ($a.city | IN("London","Paris")) and ($a.days // 1 | IN(range(1;10)))
+  else .function.name == "get_time" and $a == {} end'
+# calls NAME FIELDS TEST FINISH: as follows, of the list of calls.
+calls() {
+  local name=$1 fields=$2 test=$3 finish=$4 bad='' mode draw reply n=0
+  for mode in "$on" "$off"; do
+    for draw in '"temperature":0' '"temperature":1.5,"top_p":1,"seed":1' '"temperature":1.5,"top_p":1,"seed":2' \
+      '"temperature":1.5,"top_p":1,"seed":3'; do
+      reply=$(chat "$tools,$fields,$mode,$draw")
+      if [ "$(jq -r ".choices[0] | .finish_reason == \"$finish\" and .message.content == null and
+        (.message.tool_calls | length > 0 and all($call_ok) and ($test))" <<<"$reply" 2>&1)" != true ]; then
+        bad+="$draw: $reply"$'\n'
+      fi
+      n=$((n + 1))
+    done
+  done
+  if [ -z "$bad" ]; then ok "$name ($n replies)"; else not_ok "$name" "$bad"; fi
+}
+calls "required: one call, not parallel" '"tool_choice":"required","parallel_tool_calls":false' 'length == 1' tool_calls
+calls "a named function" '"tool_choice":{"type":"function","function":{"name":"get_time"}}' \
+  'length == 1 and .[0].function.name == "get_time"' stop
+calls "required among allowed tools" '"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"get_weather"}}]}},"parallel_tool_calls":false' \
+  '.[0].function.name == "get_weather"' tool_calls
+# Calls may follow calls until the limit.
+reply=$(chat "$tools,\"tool_choice\":\"required\",\"temperature\":0,$off")
+equal "required: calls as the model likes" "$(jq -r ".choices[0].message.tool_calls | length > 0 and all($call_ok)" <<<"$reply")" true
+bad=
+for seed in 1 2 3 4 5 6; do
+  reply=$(chat "$tools,\"guided_json\":{\"type\":\"object\",\"properties\":{\"ok\":{\"type\":\"boolean\"}},\"required\":[\"ok\"]},\"parallel_tool_calls\":false,\"temperature\":1.5,\"top_p\":1,\"seed\":$seed,$off")
+  jq -e ".choices[0] | if .message.tool_calls then (.message.tool_calls | length == 1 and all($call_ok))
+    else (.message.content | fromjson | .ok | type == \"boolean\") end" >/dev/null 2>&1 <<<"$reply" || bad+=$reply
+done
+equal "tools beside a format: one or the other" "$bad" ""
+
+stop_server
+equal "the server ends with code 0" "$stop_code" 0
+finish
