@@ -49,7 +49,7 @@ follows "json_schema: enum, const and nesting" \
 # The model would nest for ever: it is pushed towards the end of the list.
 null=$(post /tokenize '{"prompt":"\"next\": null"}' | jq '.tokens[-1]')
 follows "json_schema: recursion by \$ref" \
-  "\"logit_bias\":{\"$null\":9},$(schema '{"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"integer","minimum":0,"maximum":9},"next":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/node"}]}},"required":["v","next"]}}}')" \
+  "\"logit_bias\":{\"$null\":10},$(schema '{"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"integer","minimum":0,"maximum":9},"next":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/node"}]}},"required":["v","next"]}}}')" \
   'fromjson | [recurse(.next; . != null)] | all((.v | . >= 0 and . <= 9) and has("next"))'
 follows "json_schema as text, compact" \
   '"structured_outputs":{"json":"{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"maximum\":99,\"minimum\":10},\"minItems\":2,\"maxItems\":2}","disable_any_whitespace":true}' \
