@@ -34,6 +34,15 @@ calls "a named function" '"tool_choice":{"type":"function","function":{"name":"g
   'length == 1 and .[0].function.name == "get_time"' stop
 calls "required among allowed tools" '"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"get_weather"}}]}},"parallel_tool_calls":false' \
   '.[0].function.name == "get_weather"' tool_calls
+for mode in "$on" "$off"; do
+  for seed in 1 2; do
+    fields="$tools,\"tool_choice\":\"required\",\"parallel_tool_calls\":false,\"temperature\":1.5,\"top_p\":1,\"seed\":$seed,$mode"
+    equal "the same call as a stream, seed $seed" \
+      "$(chat "$fields,\"stream\":true" | events | jq -cs '[([.[].choices[0].delta.tool_calls[]?.function | .name // empty, .arguments // empty] | join(" ")),
+        ([.[].choices[0].finish_reason // empty] | last)]')" \
+      "$(chat "$fields" | jq -c '[(.choices[0].message.tool_calls[0].function | .name + " " + .arguments), .choices[0].finish_reason]')"
+  done
+done
 # Calls may follow calls until the limit.
 reply=$(chat "$tools,\"tool_choice\":\"required\",\"temperature\":0,$off")
 equal "required: calls as the model likes" "$(jq -r ".choices[0].message.tool_calls | length > 0 and all($call_ok)" <<<"$reply")" true

@@ -4,9 +4,9 @@
 //
 // Margins: at each step the own server draws again from logits moved by up to ±0.1 at random, with the same noise. A
 // step whose token changes then is unstable, and what follows it is not compared. Where a stable step differs all the
-// same, its logprobs decide: if they are further apart than kBand but within kDrift, the model's numbers have moved (a
-// row took another expert: tests/data/golden/README.md), and the reply counts as drifted, of which few are allowed. If
-// they are close, the step was drawn wrongly.
+// same, its logprobs decide: if they are close, the step was drawn wrongly. If not, the model's numbers have moved (a
+// row took another expert: tests/data/golden/README.md), and the reply counts as drifted, as one does whose logprobs
+// move by more than kDrift; few may.
 //
 // Prints a line a request; exit code 0 when all is well. Run from the repository's root.
 #include <cmath>
@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 
 #include "checkpoint/generation_config.h"
 #include "engine/engine.h"
@@ -41,9 +42,9 @@ class WatchedRunner final : public engine::ModelRunner {
   WatchedRunner(TinyModel& model, std::vector<bool>& stable) : model_(model), stable_(stable) {}
 
   Capacity capacity() const override {
-    return {.vocab = model_.geometry().vocab,
+    return {.vocab = static_cast<int>(model_.geometry().vocab),
             .sequences = 1,
-            .pages = pages_for(kContext),
+            .pages = engine::pages_for(kContext),
             .rows = static_cast<int>(kContext),
             .logit_rows = 16};
   }
@@ -158,6 +159,8 @@ Check calls_one_of(std::set<std::string> names) {
   };
 }
 
+json user(const char* text) { return json::array({{{"role", "user"}, {"content", text}}}); }
+
 std::vector<Case> cases() {
   const json schema = json::parse(R"({"type":"object","properties":{"name":{"type":"string","maxLength":12},
       "age":{"type":"integer","minimum":0,"maximum":150},"kind":{"enum":["a","b"]}},"required":["name","age"]})");
@@ -173,6 +176,7 @@ std::vector<Case> cases() {
   for (const auto& [draw, params] : draws) {
     const auto add = [&, name = draw, sampling = params](const std::string& what, json fields, Check holds = nullptr) {
       fields.update(sampling);
+      if (name == "greedy") fields["messages"] = user("Count from 2 to 41, one number per line.");
       all.push_back({what + ", " + name, std::move(fields)});
       if (holds) all.back().holds = std::move(holds);
     };
@@ -210,7 +214,7 @@ std::vector<Case> cases() {
     }
   }
   for (Case& one : all) {
-    const json common = {{"messages", {{{"role", "user"}, {"content", "Tell me a story about a goat."}}}},
+    const json common = {{"messages", user("Tell me a story about a goat.")},
                          {"max_tokens", kMaxTokens},
                          {"logprobs", true},
                          {"top_logprobs", 5},
@@ -240,9 +244,8 @@ void compare(const Case& one, const Reply& own, const Reply& other, const std::v
   for (; at < steps && stable[at]; ++at) {
     const bool same = at < other.steps.size() && own.steps[at].token == other.steps[at].token;
     const double apart = at < other.steps.size() ? distance(own.steps[at], other.steps[at]) : 0;
-    if (apart > kDrift) problem = "logprobs of step " + std::to_string(at) + " are " + std::to_string(apart) + " apart";
     furthest = std::max(furthest, apart);
-    if (same) continue;
+    if (same && apart <= kDrift) continue;
     drifted = apart > kBand;
     if (!drifted) problem = "step " + std::to_string(at) + " differs, and its logprobs by " + std::to_string(apart);
     break;
@@ -285,7 +288,7 @@ int run(int port) {
   std::printf("%zu requests, %d failed, %d drifted; %zu of %zu tokens compared\n", all.size(), totals.failed,
               totals.drifted, totals.compared, totals.tokens);
   const bool enough = totals.compared * 4 >= totals.tokens;
-  const bool steady = static_cast<size_t>(totals.drifted) * 10 <= all.size();
+  const bool steady = static_cast<size_t>(totals.drifted) * 8 <= all.size();
   if (!enough) std::printf("too few tokens were stable\n");
   if (!steady) std::printf("too many replies drifted\n");
   return totals.failed == 0 && enough && steady ? 0 : 1;
