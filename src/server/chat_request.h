@@ -16,7 +16,7 @@ struct ChatRequest {
   text::ChatPromptInput prompt;
   std::string prompt_field = "messages";  ///< that the conversation came in
   bool include_reasoning = true;
-  bool separate_reasoning = true;  ///< false: reasoning is part of the content, within <think> and </think>
+  bool separate_reasoning = true;           ///< false: reasoning is part of the content, within <think> and </think>
   std::optional<int64_t> reasoning_budget;  ///< −1: none, whatever the server's default is
   ToolChoice tool_choice;
   bool parallel_tool_calls = true;

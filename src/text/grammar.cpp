@@ -81,9 +81,9 @@ class ToolCalls {
     draw_arguments(begin, function, close);
   }
 
-  /// Tags are tokens of their own, so that text of ordinary tokens never ends a value, nor begins a call. No rule of its
-  /// own: it could end after each character, and what may follow would then not be told from the kinds of characters
-  /// (char_runs.h).
+  /// Tags are tokens of their own, so that text of ordinary tokens never ends a value, nor begins a call. No rule of
+  /// its own: it could end after each character, and what may follow would then not be told from the kinds of
+  /// characters (char_runs.h).
   void any_text(int32_t from, int32_t to) {
     const int32_t text = builder_.add_node();
     builder_.epsilon(from, text);

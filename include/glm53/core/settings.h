@@ -33,7 +33,8 @@ struct ServerSettings {
   int body_timeout_s = 60;    ///< of silence while a body arrives
   int write_timeout_s = 120;  ///< a client that takes nothing for so long is gone; every byte it takes starts anew
   int idle_timeout_s = 75;    ///< keep-alive connection without a request
-  std::string cors_origin = "*";  ///< Access-Control-Allow-Origin of replies; empty: web pages of other origins get none
+  std::string cors_origin =
+      "*";  ///< Access-Control-Allow-Origin of replies; empty: web pages of other origins get none
 };
 
 struct ClusterSettings {
