@@ -5,7 +5,7 @@
 install_clients
 # One reply runs and eight may wait, which the suites' cases of a full queue count on.
 start_server --set server.api_key=test-key --set scheduler.max_streams=1 --set scheduler.max_queued=8
-for suite in openai_chat openai_responses openai_tools anthropic anthropic_tools ai_sdk ai_sdk_tools sse_framing; do
+for suite in openai_chat openai_responses openai_tools anthropic anthropic_tools ai_sdk ai_sdk_tools constrained sse_framing; do
   timeout 300 node $clients/$suite.mjs "$url" test-key >"$scratch/suite"
   code=$?
   cat "$scratch/suite"
