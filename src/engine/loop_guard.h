@@ -22,11 +22,12 @@ class LoopGuard {
     }
     if (tokens_ >= kWindow) {
       const auto oldest = counts_.find(at(tokens_ - kWindow));
+      if (oldest->second == kWindow / 2) --fill_half_;
       if (--oldest->second == 0) counts_.erase(oldest);
     }
     at(tokens_) = id;
     ++tokens_;
-    last_count_ = ++counts_[id];
+    if (++counts_[id] == kWindow / 2) ++fill_half_;
   }
 
   /// As of the last token pushed.
@@ -35,7 +36,7 @@ class LoopGuard {
     for (int period = 1; period <= kLongestCycle; ++period) {
       if (held_[static_cast<std::size_t>(period - 1)] >= kWindow - period) return true;
     }
-    return last_count_ >= kWindow / 2;  // of other tokens it was seen when they were the last one
+    return fill_half_ > 0;
   }
 
  private:
@@ -44,7 +45,7 @@ class LoopGuard {
   std::array<int32_t, kWindow> ring_{};
   std::array<int, kLongestCycle> held_{};  ///< of period i + 1: last tokens in a row that equal the one a period before
   std::unordered_map<int32_t, int> counts_;  ///< in the window
-  int last_count_ = 0;
+  int fill_half_ = 0;                        ///< ids that make up half of the window or more
   int64_t tokens_ = 0;
 };
 

@@ -288,7 +288,9 @@ TEST(LoopGuard, KnowsShortCycles) {
 }
 
 TEST(LoopGuard, KnowsATokenThatFillsHalfTheWindow) {
-  EXPECT_EQ(looping_after([](int i) { return i % 2 == 0 ? 1 : 1000 + i; }), 257);
+  EXPECT_EQ(looping_after([](int i) { return i % 2 == 0 ? 1 : 1000 + i; }), 256);
+  EXPECT_EQ(looping_after([](int i) { return i < 128 ? 1 : 1000 + i; }), 256);
+  EXPECT_EQ(looping_after([](int i) { return i < 127 ? 1 : 1000 + i; }), -1);
   EXPECT_EQ(looping_after([](int i) { return i % 3 == 0 ? 1 : 1000 + i; }), -1);
   EXPECT_EQ(looping_after([](int i) { return i < 300 ? i : i % 2 == 0 ? -1 : i; }), 300 + 255);
 }
