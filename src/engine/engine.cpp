@@ -460,7 +460,10 @@ void Engine::deliver(Stream& stream, const SampledToken& token) {
   }
   if (text_ended) return end(stream, FinishReason::kStop);
   try {
-    stream.guide.take(id);
+    if (!stream.guide.take(id, stream.parser.in_reasoning())) {
+      spdlog::error("{}: token {} was drawn, which the grammar does not allow", request.id, id);
+      return fail(stream, "a token was drawn that the grammar does not allow", /*no_token=*/false);
+    }
   } catch (const Error& error) {
     return fail(stream, error.what(), /*no_token=*/true);
   }

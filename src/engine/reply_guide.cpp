@@ -1,7 +1,6 @@
 #include "engine/reply_guide.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 namespace glm53::engine {
 namespace {
@@ -68,21 +67,15 @@ std::span<const uint32_t> ReplyGuide::grammar_mask() {
   return made_;
 }
 
-void ReplyGuide::take(int32_t id) {
-  if (matcher_ && !matcher_->accept(id)) throw std::logic_error("a token was drawn that the grammar does not allow");
-  if (request_.reply.split_reasoning) follow_reasoning(id);
+bool ReplyGuide::take(int32_t id, bool in_reasoning) {
+  if (matcher_ && !matcher_->accept(id)) return false;
+  const bool inside = in_reasoning && in_reasoning_;  // neither opens nor closes it
+  in_reasoning_ = in_reasoning;
+  if (inside) count_reasoning(id);
+  return true;
 }
 
-/// Where reasoning begins and ends is as the ReplyParser has it.
-void ReplyGuide::follow_reasoning(int32_t id) {
-  if (id == markers_.think_close) {
-    in_reasoning_ = false;
-    return;
-  }
-  if (!in_reasoning_) {
-    in_reasoning_ = id == markers_.think_open && request_.reply.thinking;
-    return;
-  }
+void ReplyGuide::count_reasoning(int32_t id) {
   ++reasoning_tokens_;
   if (loop_) loop_->push(id);
   if (request_.reasoning_budget >= 0 && reasoning_tokens_ >= request_.reasoning_budget) reasoning_spent_ = true;

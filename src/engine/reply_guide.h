@@ -37,8 +37,10 @@ class ReplyGuide {
   /// Error when the grammar is too ambiguous to follow.
   std::span<const uint32_t> next_mask(bool may_force = true);
 
-  /// `id` became part of the output. Throws Error as next_mask(), std::logic_error when the mask did not allow `id`.
-  void take(int32_t id);
+  /// `id` became part of the output. `in_reasoning`: where the ReplyParser, which was fed it, then stands; it alone
+  /// knows a <think> that is part of a call. False: the grammar does not allow `id`, and the reply cannot go on. Throws
+  /// Error as next_mask().
+  [[nodiscard]] bool take(int32_t id, bool in_reasoning);
   /// The grammar allows nothing more: the reply is complete.
   bool complete() const { return matcher_ && matcher_->must_end(); }
   /// The grammar allows an end here, whatever the request bans.
@@ -46,7 +48,7 @@ class ReplyGuide {
 
  private:
   std::span<const uint32_t> grammar_mask();
-  void follow_reasoning(int32_t id);
+  void count_reasoning(int32_t id);
   std::vector<uint32_t> without(std::span<const int32_t> ids) const;
 
   const GenerationRequest& request_;

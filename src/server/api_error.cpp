@@ -60,6 +60,8 @@ std::string messages_error_json(const ApiError& error) {
   nlohmann::ordered_json body;
   body["type"] = messages_error_type(messages_status(error));
   body["message"] = error.what();
+  if (error.code == kNoThreads)
+    body["details"] = {{"error_code", kNoThreads}, {"unsupported", nlohmann::ordered_json::array({error.param})}};
   return print({{"type", "error"}, {"error", std::move(body)}});
 }
 

@@ -25,6 +25,10 @@ ApiError bad_field(std::string field, const std::string& message);
 /// {"error":{"message","type","param","code"}}; `type` follows from the status.
 std::string error_json(const ApiError& error);
 
+/// Code of a request for a conversation that the server keeps (`thread` of the Messages API). Its SDK's tool loop asks
+/// for one first; told so by error.details, it sends whole conversations instead.
+inline constexpr const char* kNoThreads = "thread_unsupported_request";
+
 /// The error object of the Messages API (spec 40 §9): {"type":"error","error":{"type","message"}}.
 std::string messages_error_json(const ApiError& error);
 

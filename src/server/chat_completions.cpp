@@ -63,6 +63,7 @@ HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
   add_choices(chat_generation(request, chat_prompt_ids(request.prompt, api), chat.head.id, api), request.common.choices,
               choices);
   choices.front().prompt_logprobs = request.common.prompt_logprobs;
+  check_prompt_logprobs(choices.front().prompt.size(), 1, request.common.prompt_logprobs);
   return answer(std::move(choices), api, request.common.stream, shapes);
 }
 

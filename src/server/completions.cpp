@@ -103,6 +103,7 @@ std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, Compl
   generation.grammar = content_grammar(request.common.constraint, api);
   generation.prompt_logprobs = request.common.prompt_logprobs;
   if (request.echo) generation.prompt_logprobs = std::max(generation.prompt_logprobs, request.common.logprobs);
+  size_t prompt_tokens = 0;
   std::vector<engine::GenerationRequest> choices;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     CompletionPrompt& prompt = request.prompts[i];
@@ -110,6 +111,8 @@ std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, Compl
     set_prompt(generation, request.common,
                text != nullptr ? api.tokenizer.encode(*text) : std::move(std::get<std::vector<int32_t>>(prompt)),
                request.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + ']', kDefaultMaxTokens, api);
+    prompt_tokens += generation.prompt.size();
+    check_prompt_logprobs(prompt_tokens, request.common.choices, generation.prompt_logprobs);
     if (request.echo) {
       const bool whole = text != nullptr && !request.common.truncate_prompt;
       reply.echo.push_back(whole ? *text : api.tokenizer.decode(generation.prompt, false));

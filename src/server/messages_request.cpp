@@ -236,7 +236,15 @@ void read_choice(const PromptJson& body, ChatRequest& request) {
   const auto found =
       std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& candidate) { return candidate.first == type; });
   if (found == kTypes.end()) throw bad_field("tool_choice.type", "tool_choice.type must be auto, any, tool or none");
-  if (found->second != Mode::kNone && tools.empty()) throw bad_field("tool_choice", "tool_choice needs tools");
+  if (tools.empty()) {
+    // Auto is fine where all tools were the provider's own, which are left out.
+    const PromptJson::Array* given = opt_array(body, "tools");
+    const bool left_out = given != nullptr && !given->empty();
+    if (found->second != Mode::kNone && !(found->second == Mode::kAuto && left_out)) {
+      throw bad_field("tool_choice", "tool_choice needs tools");
+    }
+    return;
+  }
   request.tool_choice.mode = found->second;
   if (found->second == Mode::kNamed) {
     request.tool_choice = named_choice(require_string(*choice, "name", "tool_choice."), tools, "tool_choice.name");
@@ -312,6 +320,10 @@ ChatRequest parse_messages_request(std::string_view body, const RequestRules& ru
     throw bad_field("max_tokens", "max_tokens is required");
   }
   refuse_unsupported(json, kUnsupported);
+  // Answering a turn that leaves the earlier ones to the server would be answering another question.
+  if (const PromptJson* thread = json.find("thread"); thread != nullptr && !thread->is_null()) {
+    throw ApiError(400, "thread is not supported: conversations are not kept between requests", "thread", kNoThreads);
+  }
   request.common.stop = read_stop_sequences(json);
   read_messages(json, request.prompt);
   request.prompt.tools = read_tools(json);

@@ -67,7 +67,11 @@ void ReplyParts::add(std::vector<text::ReplyDelta> deltas) {
 
 std::vector<text::ReplyDelta> ReplyParts::take(const RunningReply& reply, const ApiSettings& settings,
                                                bool show_reasoning) {
-  if (settings.unclosed_think == "content" && reply.unclosed_reasoning()) {
+  // A call ends reasoning as </think> does.
+  const bool calls = std::any_of(parts_.begin(), parts_.end(), [](const text::ReplyDelta& part) {
+    return part.channel == text::ReplyChannel::kCall;
+  });
+  if (settings.unclosed_think == "content" && !calls && reply.unclosed_reasoning()) {
     for (text::ReplyDelta& part : parts_) {
       if (part.channel == text::ReplyChannel::kReasoning) part.channel = text::ReplyChannel::kContent;
     }

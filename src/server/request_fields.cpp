@@ -309,6 +309,18 @@ void add_choices(const engine::GenerationRequest& request, int choices, std::vec
   }
 }
 
+void check_prompt_logprobs(size_t prompt_tokens, int choices, int top) {
+  if (top < 0) return;
+  const auto entries = static_cast<int64_t>(prompt_tokens) * choices * (top + 1);
+  if (entries > kMaxPromptLogprobs) {
+    throw bad_field("prompt_logprobs", "prompts of " + std::to_string(prompt_tokens) + " tokens, " +
+                                           std::to_string(choices) + " choices and the " + std::to_string(top) +
+                                           " likeliest of each make " + std::to_string(entries) +
+                                           " logprobs, and a reply holds at most " +
+                                           std::to_string(kMaxPromptLogprobs));
+  }
+}
+
 ApiError too_many_logprobs(const char* field, int64_t wanted) {
   const std::string kind = std::string_view(field) == "prompt_logprobs" ? "prompt" : "sample";
   return bad_field(field, "Requested " + kind + " logprobs of " + std::to_string(wanted) +

@@ -82,6 +82,12 @@ engine::GenerationRequest make_generation(const CommonFields& fields, std::vecto
 /// Appends one request a choice, which differ in the key of their noise.
 void add_choices(const engine::GenerationRequest& request, int choices, std::vector<engine::GenerationRequest>& out);
 
+/// Logprobs of prompts' tokens that one reply holds at most: each is some 350 bytes of JSON in the making.
+inline constexpr int64_t kMaxPromptLogprobs = int64_t{1} << 20;
+/// `prompt_tokens` of all prompts together, `choices` of each, `top` as in prompt_logprobs (−1: none are wanted).
+/// Throws ApiError 400 when a reply would hold more than kMaxPromptLogprobs.
+void check_prompt_logprobs(size_t prompt_tokens, int choices, int top);
+
 /// The error of a top_logprobs, logprobs or prompt_logprobs beyond kMaxTopLogprobs (spec 40 §6.1).
 ApiError too_many_logprobs(const char* field, int64_t wanted);
 

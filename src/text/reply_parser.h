@@ -102,6 +102,8 @@ class ReplyParser {
 
   /// The stop string that ended the reply.
   const std::optional<std::string>& matched_stop() const { return matched_stop_; }
+  /// Where the last token fed left the reply; of one held back, where what is held began.
+  bool in_reasoning() const { return channel_ == ReplyChannel::kReasoning; }
   /// Tokens fed while in reasoning, </think> excluded; of those held back, only what finish() makes reasoning.
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 

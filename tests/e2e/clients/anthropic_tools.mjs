@@ -52,6 +52,17 @@ test('streamed: a tool_use block opens empty, fills by input_json_delta, closes'
   assert.equal(events.find((event) => event.type === 'message_delta').delta.stop_reason, 'tool_use');
 });
 
+// The loop first asks for a conversation that the server keeps, and goes on without when that is refused by its rules.
+test('the SDK\'s own tool loop', async () => {
+  const seen = [];
+  const runner = client.beta.messages.toolRunner(ask({
+    tools: tools.map((definition) => ({ type: 'custom', ...definition, run: (input) => { seen.push(input); return toolResult; } })),
+  }));
+  const message = await runner;
+  assert.equal(message.content.at(-1).text, weatherAnswer);
+  assert.deepEqual(seen, [{ city: 'London' }]);
+});
+
 test('tool_choice none calls nothing', async () => {
   const none = await client.messages.create(ask({ tool_choice: { type: 'none' } }));
   assert.deepEqual(none.content.map((block) => block.type), ['text']);

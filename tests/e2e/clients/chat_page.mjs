@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { chromium } from 'playwright-core';
 import {
-  apiKey, assertIdle, baseURL, countAnswer, countQuestion, endless, run, storyQuestion, sumQuestion, test,
+  apiKey, assertIdle, baseURL, countAnswer, countQuestion, endless, functions, run, storyQuestion, sumQuestion, test,
+  toolResult, weatherAnswer, weatherQuestion,
 } from './harness.mjs';
 
 const [executablePath, screenshots] = process.argv.slice(4);
@@ -132,6 +133,25 @@ test('settings reach the server', async () => {
   await send('hi');
   await reply.getByRole('alert').getByText('The tools are not JSON').waitFor();
   await page.screenshot({ path: `${screenshots}/chat_page_settings.png` });
+  await close();
+});
+
+test('a tool call is shown; its result brings the answer', async () => {
+  const { page, reply, send, ended, close } = await open();
+  await page.getByRole('button', { name: 'Settings' }).click();
+  await page.getByLabel('Temperature').fill('0');
+  await page.getByLabel('Tools').fill(JSON.stringify(functions.map((definition) => ({ type: 'function', function: definition }))));
+  await page.getByRole('button', { name: 'Settings' }).click();
+  await send(weatherQuestion);
+  await ended();
+  assert.equal(await reply.locator('.call summary').innerText(), 'Tool call: get_weather');
+  assert.deepEqual(JSON.parse(await reply.locator('.call pre').innerText()), { city: 'London' });
+  await reply.getByLabel('Result').fill(toolResult);
+  await page.screenshot({ path: `${screenshots}/chat_page_tools.png` });
+  await reply.getByRole('button', { name: 'Send result' }).click();
+  await page.getByText(weatherAnswer).waitFor();
+  await ended();
+  assert.equal(await page.getByRole('button', { name: 'Send result' }).count(), 0);
   await close();
 });
 

@@ -181,6 +181,16 @@ TEST_F(ConstrainedReply, AGrammarTooAmbiguousToFollowFailsItsRequestAlone) {
   EXPECT_EQ(ask(plain(2)).content, "aa");
 }
 
+TEST_F(ConstrainedReply, ATokenThatTheGrammarDoesNotAllowFailsItsRequestAlone) {
+  model_.heeds_masks = false;
+  GenerationRequest r = plain();
+  r.grammar = one_of({"yes"});
+  const Reply reply = ask(r);
+  EXPECT_EQ(reply.result.reason, FinishReason::kFailed);
+  EXPECT_FALSE(reply.result.no_token);  // not the request's fault
+  EXPECT_EQ(ask(plain(2)).content, "aa");
+}
+
 TEST_F(ConstrainedReply, RefusesAGrammarOfAnotherVocabulary) {
   ask(plain(1));
   GenerationRequest r = plain();
@@ -226,6 +236,18 @@ TEST_F(ConstrainedReply, SpentReasoningIsNotReopened) {
   reply = ask(r);
   EXPECT_EQ(reply.reasoning, "aa");
   EXPECT_EQ(reply.result.reasoning_tokens, 2);
+}
+
+// To the parser it is text of the argument: no </think> may be forced into it.
+TEST_F(ConstrainedReply, AThinkTagInACallOpensNoReasoning) {
+  model_.reply = ids_of("<tool_call>get_time<arg_key>q</arg_key><arg_value>a<think>bcdefghi</arg_value></tool_call>");
+  model_.reply.push_back(kEnd);
+  GenerationRequest r = plain();
+  r.reply.tools = std::make_shared<text::OfferedTools>(text::OfferedTools{{"get_time", {}}});
+  r.reasoning_budget = 1;
+  const Reply reply = ask(r);
+  EXPECT_EQ(reply.tokens, model_.reply);
+  EXPECT_EQ(reply.calls, std::vector<std::string>{R"(get_time({"q": "a<think>bcdefghi"}))"});
 }
 
 TEST_F(ConstrainedReply, ABudgetLeadsToTheGrammar) {

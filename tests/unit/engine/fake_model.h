@@ -29,6 +29,7 @@ struct FakeModel {
   ModelRunner::Capacity capacity{.vocab = 4096, .sequences = 1, .pages = 16, .rows = 64, .logit_rows = 1};
   std::vector<int32_t> reply;  ///< the n-th token of every reply; after them, `filler`
   int32_t filler = 64;         ///< "a"; also what comes where the script's id is banned, or else the first id allowed
+  bool heeds_masks = true;
   std::function<void(const Batch&)> on_forward;
   std::function<void(const SampleRow&)> on_sample;
   SampleStatus status = SampleStatus::kPicked;         ///< of every row that draws
@@ -106,9 +107,9 @@ class FakeRunner final : public ModelRunner {
     const std::size_t index = model_.positions.size();
     model_.positions.push_back(rows[0].position);
     int32_t id = index < model_.reply.size() ? model_.reply[index] : model_.filler;
-    const auto allows = [&row = rows[0]](int32_t candidate) {
+    const auto allows = [this, &row = rows[0]](int32_t candidate) {
       const auto at = static_cast<std::size_t>(candidate);
-      const bool masked = !row.mask.empty() && (row.mask[at / 32] >> (at % 32) & 1) == 0;
+      const bool masked = model_.heeds_masks && !row.mask.empty() && (row.mask[at / 32] >> (at % 32) & 1) == 0;
       return !masked && std::find(row.banned.begin(), row.banned.end(), candidate) == row.banned.end();
     };
     if (!allows(id)) id = model_.filler;

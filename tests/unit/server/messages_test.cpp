@@ -10,6 +10,7 @@ using engine::FinishReason;
 using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 using text::ReplyChannel;
 
@@ -168,6 +169,14 @@ TEST_F(MessagesTest, ToolsAreRenderedAsFunctions) {
                                 "\n</tools>"));
 }
 
+TEST_F(MessagesTest, AutoIsFineWhereAllToolsAreTheProvidersOwn) {
+  const std::string prompt =
+      prompt_of(R"([{"role":"user","content":"q"}])",
+                R"("tool_choice":{"type":"auto"},"tools":[{"type":"web_search_20250305","name":"web_search"}])");
+  EXPECT_THAT(prompt, Not(HasSubstr("<tools>")));
+  EXPECT_EQ(generator_.last().reply.tools, nullptr);
+}
+
 TEST_F(MessagesTest, DeferredToolsAppearWhereTheyAreReferredTo) {
   const std::string prompt = prompt_of(
       R"([{"role":"user","content":"q"},
@@ -291,6 +300,8 @@ TEST_F(MessagesTest, RefusalsNameTheField) {
   EXPECT_THAT(with(R"("tools":[{"input_schema":{}}])"), StartsWith("tools[0].name "));
   EXPECT_THAT(with(R"("tools":[7])"), StartsWith("tools[0] "));
   EXPECT_THAT(with(R"("tool_choice":{"type":"auto"})"), StartsWith("tool_choice needs tools"));
+  EXPECT_THAT(with(R"("tool_choice":{"type":"any"},"tools":[{"type":"web_search_20250305","name":"web_search"}])"),
+              StartsWith("tool_choice needs tools"));
   EXPECT_THAT(with(R"("tool_choice":{"type":"some"})"), StartsWith("tool_choice.type "));
   EXPECT_THAT(content("7"), StartsWith("messages[0].content must be"));
   EXPECT_THAT(content("[7]"), StartsWith("messages[0].content[0] must be an object"));

@@ -476,6 +476,14 @@ TEST_F(ToolCallsTest, ReasoningInsideTheContent) {
   EXPECT_EQ(whole_choice(fields + ',' + kTools)["message"]["content"], "<think>hm</think>");
 }
 
+TEST_F(ToolCallsTest, PromptLogprobsHaveABoundOverAllPromptsAndChoices) {
+  json body = {{"prompt", json::array()}, {"n", 5}, {"prompt_logprobs", 20}, {"max_tokens", 1}};
+  for (int i = 0; i < 128; ++i) body["prompt"].push_back(std::vector<int>(100, 5));
+  const auto refused = ask(post("/v1/completions", body.dump()));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(json::parse(refused.body)["error"]["param"], "prompt_logprobs");
+}
+
 TEST_F(ToolCallsTest, ReasoningThatTheModelNeverCloses) {
   settings_.api.unclosed_think = "content";
   const auto end_with = [](int32_t id) {
@@ -496,6 +504,15 @@ TEST_F(ToolCallsTest, ReasoningThatTheModelNeverCloses) {
   EXPECT_EQ(whole_choice(R"("n":1)")["message"]["reasoning"], "think");
   reply_with({{ReplyChannel::kReasoning, "cut"}}, [](auto& result) { result.reason = FinishReason::kLength; });
   EXPECT_EQ(whole_choice(R"("n":1)")["message"]["reasoning"], "cut");
+}
+
+TEST_F(ToolCallsTest, ReasoningThatACallEndsStaysReasoning) {
+  settings_.api.unclosed_think = "content";
+  reply_with({{ReplyChannel::kReasoning, "plan"}, call(0, "f", "{}")},
+             [](auto& result) { result.stop_id = tiny_tokenizer().require_added("<|observation|>"); });
+  const json message = whole_choice(kTools)["message"];
+  EXPECT_EQ(message["reasoning"], "plan");
+  EXPECT_TRUE(message["content"].is_null());
 }
 
 TEST_F(ToolCallsTest, HiddenReasoningDoesNotSilenceTheKeepalive) {
