@@ -118,7 +118,7 @@ Engine::Engine(std::unique_ptr<ModelRunner> model, const text::Tokenizer& tokeni
                                 " cache pages do not hold a context of " + std::to_string(limits_.context));
   }
   const auto reply = text::ReplyMarkers::from(tokenizer_);  // throws now what would otherwise fail the first request
-  markers_ = {reply.think_open, reply.think_close, tokenizer_.added_id("<tool_call>").value_or(-1)};
+  markers_ = {reply.think_open, reply.think_close, reply.tags.call_open};
   tokens_mask_ = mask_of_tokens(tokenizer_, capacity_.vocab);
   thread_ = std::thread([this] { run(); });
 }

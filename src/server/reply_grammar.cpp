@@ -55,12 +55,6 @@ std::shared_ptr<const text::Grammar> compile_content(const OutputConstraint& con
   throw std::logic_error("compile_content: no constraint");
 }
 
-text::ToolTags tool_tags(const text::Tokenizer& tokenizer) {
-  return {tokenizer.require_added("<tool_call>"), tokenizer.require_added("</tool_call>"),
-          tokenizer.require_added("<arg_key>"),   tokenizer.require_added("</arg_key>"),
-          tokenizer.require_added("<arg_value>"), tokenizer.require_added("</arg_value>")};
-}
-
 /// `constraint` may be none: `free_text` or nothing stands beside the calls then.
 std::shared_ptr<text::GrammarTables> call_grammar(const text::OfferedTools& tools, bool parallel, bool all_strict,
                                                   const OutputConstraint* content, bool free_text,
@@ -89,7 +83,7 @@ std::shared_ptr<text::GrammarTables> call_grammar(const text::OfferedTools& tool
       if (content->kind == Kind::kRegex) options.content_regex = content->pattern;
       if (content->kind == Kind::kChoice) options.content_choices = content->choices;
     }
-    return text::compile_tool_calls(functions, tool_tags(api.tokenizer), options);
+    return text::compile_tool_calls(functions, text::ReplyMarkers::from(api.tokenizer).tags, options);
   });
 }
 

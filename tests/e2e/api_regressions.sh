@@ -5,14 +5,6 @@
 . "$(dirname "$0")/lib.sh"
 program_folder=$(dirname "$binary")/tests/e2e
 
-# until_true COMMAND…: until it succeeds; fails when it has not within two minutes.
-until_true() {
-  local give_up=$((SECONDS + 120))
-  until "$@"; do
-    [ "$SECONDS" -lt "$give_up" ] || return 1
-    sleep 0.02
-  done
-}
 # counts RUNNING WAITING: what /health says now.
 counts() { [ "$(curl -s "$url/health" | jq -c '[.running, .waiting]')" = "[$1,$2]" ]; }
 is_idle() { counts 0 0; }

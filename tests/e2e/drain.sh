@@ -8,14 +8,6 @@ long='{"prompt":"Once upon a time,","max_tokens":1500,"temperature":0,"ignore_eo
 streamed=$(jq -c '. + {stream: true}' <<<"$long")
 endless=$(jq -c '.max_tokens = 7000' <<<"$streamed")
 
-# until_true COMMAND…: until it succeeds; fails when it has not within two minutes.
-until_true() {
-  local give_up=$((SECONDS + 120))
-  until "$@"; do
-    [ "$SECONDS" -lt "$give_up" ] || return 1
-    sleep 0.02
-  done
-}
 # For the background only: the shell becomes curl, so that its id is that of the client.
 send() { exec curl -sSN -m 600 -H 'Content-Type: application/json' -d "$1" "$url/v1/completions"; }
 has_begun() { [ "$(grep -c '^data: {' "$scratch/stream")" -ge 5 ]; }

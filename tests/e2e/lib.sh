@@ -80,5 +80,14 @@ post() {
 }
 status() { cat "$scratch/status"; }
 
+# until_true COMMAND…: until it succeeds; fails when it has not within two minutes.
+until_true() {
+  local give_up=$((SECONDS + 120))
+  until "$@"; do
+    [ "$SECONDS" -lt "$give_up" ] || return 1
+    sleep 0.02
+  done
+}
+
 # The data of an SSE body, one JSON value a line, without the closing [DONE].
 events() { sed -n 's/^data: \({.*\)$/\1/p'; }
