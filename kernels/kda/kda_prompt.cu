@@ -414,13 +414,16 @@ class Preparer {
 #pragma unroll
       for (int i = j + 1; i < kRows; ++i) t[i] = __fmaf_rn(-a[i], t[j], t[i]);
     }
-    if (thread_ >= kRows) return;
+    if (thread_ < kRows) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const Bf16 high = __float2bfloat16_rn(t[i]);
-      stage.solve_high[i][column] = high;
-      stage.solve_low[i][column] = __float2bfloat16_rn(__fsub_rn(t[i], __bfloat162float(high)));
+      for (int i = 0; i < kRows; ++i) {
+        const Bf16 high = __float2bfloat16_rn(t[i]);
+        stage.solve_high[i][column] = high;
+        stage.solve_low[i][column] = __float2bfloat16_rn(__fsub_rn(t[i], __bfloat162float(high)));
+      }
     }
+    // Half a warp stored; it joins here, not at the block barrier, where racecheck would not see its stores.
+    __syncwarp();
   }
 
   const KdaRows& rows_;

@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, BackendProjections, testing::ValuesIn(operati
 TEST_P(BackendRows, embed) {
   for (const bool recorded : {false, true}) {
     Geometry g = operation_geometry();
-    g.vocab = 1003;
+    g.vocab = 1004;
     g.hidden = recorded ? 256 : 1280;
     const std::vector<float> table = random_bf16(random_, int64_t{g.vocab} * g.hidden, 1.0F);
     OperationPair pair(
@@ -361,7 +361,7 @@ TEST_P(BackendProjections, head) {
     int hidden, vocab;
     bool recorded;
   };
-  for (const Shape& shape : {Shape{256, 1003, false}, {1024, 512, true}, {512, 40, false}}) {
+  for (const Shape& shape : {Shape{256, 1004, false}, {1024, 512, true}, {512, 40, false}}) {
     SCOPED_TRACE("hidden " + std::to_string(shape.hidden) + ", vocabulary " + std::to_string(shape.vocab));
     Geometry g = operation_geometry();
     g.hidden = shape.hidden;
