@@ -21,6 +21,16 @@ void append(ReplyChannel channel, std::string_view text, std::vector<ReplyDelta>
 
 }  // namespace
 
+void append_joined(std::vector<ReplyDelta> deltas, std::vector<ReplyDelta>& to) {
+  for (ReplyDelta& delta : deltas) {
+    if (!to.empty() && to.back().continued_by(delta)) {
+      to.back().text += delta.text;
+    } else {
+      to.push_back(std::move(delta));
+    }
+  }
+}
+
 ReplyMarkers ReplyMarkers::from(const Tokenizer& tokenizer) {
   if (!tokenizer.has_vocabulary()) return {};
   return {tokenizer.require_added("<think>"),
@@ -70,6 +80,7 @@ bool ReplyParser::push(int32_t id, std::vector<ReplyDelta>& out) {
 }
 
 void ReplyParser::finish(ReplyEnd end, std::vector<ReplyDelta>& out) {
+  if (end == ReplyEnd::kCut) cut_channel_ = channel_;
   if (!ended_ && hold_) finish_held(end, out);
   if (ended_) return;
   end_stretch(out);
@@ -207,9 +218,11 @@ void ReplyParser::hold_call(int32_t id) {
   if (!hold_) hold_.emplace();
   hold_->ids.push_back(id);
   hold_->bytes += tokenizer_.token_bytes(id).size();
-  hold_->call.emplace(*names_, ToolCallParser::Options{.incremental = options_.incremental_calls && !in_reasoning,
-                                                       .strict = in_reasoning,
-                                                       .flush_partial_utf8 = options_.flush_partial_utf8});
+  hold_->call.emplace(*names_, typers_,
+                      ToolCallParser::Options{.incremental = options_.incremental_calls && !in_reasoning,
+                                              .strict = in_reasoning,
+                                              .unknown_tools = options_.unknown_tools,
+                                              .flush_partial_utf8 = options_.flush_partial_utf8});
 }
 
 bool ReplyParser::push_held(int32_t id, std::vector<ReplyDelta>& out) {
@@ -328,7 +341,9 @@ void ReplyParser::finish_held(ReplyEnd end, std::vector<ReplyDelta>& out) {
       release(out);
     }
   } else if (!complete) {
+    cut_channel_.reset();
     if (hold_->given_out) {
+      cut_channel_ = ReplyChannel::kCall;
       hold_->call->cut();
       give_out(out);
     }

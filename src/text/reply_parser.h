@@ -45,6 +45,7 @@ struct ReplyOptions {
   int64_t min_tokens = 0;        ///< the text of this many tokens is not searched for stop strings
   /// Calls of these are told apart from content; null: nothing is, the text of a call stays in its channel.
   std::shared_ptr<const OfferedTools> tools;
+  bool unknown_tools = true;       ///< false: a call of any other tool is text, however well formed it is
   bool parallel_calls = true;      ///< false: the reply ends with its first call
   bool incremental_calls = false;  ///< api.tool_stream: arguments as they come, not a call at once
 };
@@ -58,6 +59,9 @@ struct ReplyDelta {
   /// Text that may be joined: of one channel, within one call.
   bool continued_by(const ReplyDelta& next) const { return channel == next.channel && call == next.call; }
 };
+
+/// Appends deltas in their order; what continues the one before it is joined to it.
+void append_joined(std::vector<ReplyDelta> deltas, std::vector<ReplyDelta>& to);
 
 /// How a reply ended.
 enum class ReplyEnd : uint8_t {
@@ -102,6 +106,8 @@ class ReplyParser {
 
   /// The stop string that ended the reply.
   const std::optional<std::string>& matched_stop() const { return matched_stop_; }
+  /// After finish(kCut): the channel that was cut off; nothing where a call was, of which nothing was given out.
+  const std::optional<ReplyChannel>& cut_channel() const { return cut_channel_; }
   /// Where the last token fed left the reply; of one held back, where what is held began.
   bool in_reasoning() const { return channel_ == ReplyChannel::kReasoning; }
   /// Tokens fed while in reasoning, </think> excluded; of those held back, only what finish() makes reasoning.
@@ -143,9 +149,11 @@ class ReplyParser {
   std::string held_;    ///< longest suffix of the channel's text that may still begin a stop string
   bool ended_ = false;
   std::optional<std::string> matched_stop_;
+  std::optional<ReplyChannel> cut_channel_;
   int64_t reasoning_tokens_ = 0;
 
   std::optional<ToolNames> names_;  ///< nothing: calls are not told apart
+  ArgumentTypers typers_;
   std::optional<HeldCall> hold_;
   int calls_ = 0;            ///< given out
   std::string space_;        ///< white space of the content that a call would drop

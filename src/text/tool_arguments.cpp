@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "glm53/core/ascii.h"
 #include "text/json_pointer.h"
 #include "text/prompt_text.h"
 
@@ -17,14 +18,6 @@ namespace {
 
 constexpr size_t kMaxIntegerDigits = 4300;  // of Python's int()
 constexpr int kMaxDepth = 127;              // of a value: its object is one deeper and must still parse
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
 
 std::string_view trim(std::string_view text) { return strip_back(strip_front(text)); }
 
@@ -94,7 +87,7 @@ std::optional<std::string> number_literal(std::string_view text) {
 }
 
 std::optional<bool> boolean(std::string_view text) {
-  const std::string word = lower(trim(text));
+  const std::string word = ascii_lower(trim(text));
   if (word == "true" || word == "1") return true;
   if (word == "false" || word == "0") return false;
   return std::nullopt;
@@ -129,7 +122,7 @@ PromptJson ArgumentTyper::value(std::string_view key, std::string_view text) {
 /// The order of spec 40 §4.2.
 PromptJson ArgumentTyper::typed(const PromptJson& schema, std::string_view text, int depth) {
   const unsigned types = types_of(schema);
-  if ((types & kNull) != 0 && lower(text) == "null") return {};
+  if ((types & kNull) != 0 && ascii_lower(text) == "null") return {};
   if ((types & kInteger) != 0) {
     if (auto literal = integer_literal(text)) return PromptJson::number(*std::move(literal));
   }
@@ -200,7 +193,7 @@ unsigned ArgumentTyper::type_of(std::string_view name) {
       {kObject, {"object", "dict"}},
       {kArray, {"array", "arr", "list", "sequence"}},
       {kNull, {"null"}}};
-  const std::string word = lower(name);
+  const std::string word = ascii_lower(name);
   if (word.starts_with("uint")) return kInteger;
   for (const auto& [type, names] : kNames) {
     if (std::find(names.begin(), names.end(), word) != names.end()) return type;

@@ -19,8 +19,12 @@ namespace glm53::text {
 /// not local or point to nothing say nothing, and so does what lies beyond kWork.
 class ArgumentTyper {
  public:
-  /// `parameters` is the JSON schema of all arguments, null for none, and outlives the typer.
-  explicit ArgumentTyper(const PromptJson& parameters) : document_(parameters) {}
+  /// Schema members looked at in all, so that schemas of many overlapping alternatives cannot hold a reply up.
+  static constexpr size_t kWork = 4'000'000;
+
+  /// `parameters` is the JSON schema of all arguments, null for none. `work` counts what is looked at. Both outlive the
+  /// typer.
+  ArgumentTyper(const PromptJson& parameters, size_t& work) : document_(parameters), work_(work) {}
 
   /// Whatever the text of this argument, its value is the string of that text.
   bool only_text(std::string_view key);
@@ -46,8 +50,6 @@ class ArgumentTyper {
     const PromptJson* items = nullptr;
     const PromptJson* additional = nullptr;  ///< schema of other properties
   };
-  /// Schema members looked at in all, so that a schema of many overlapping alternatives cannot hold a reply up.
-  static constexpr size_t kWork = 4'000'000;
 
   static unsigned type_of(std::string_view name);
   static unsigned type_of(const PromptJson& value);
@@ -61,7 +63,24 @@ class ArgumentTyper {
 
   const PromptJson& document_;
   std::map<const PromptJson*, Summary> summaries_;
+  size_t& work_;
+};
+
+/// The typers of one reply: one for each tool, and kWork for all of them together, however many calls there are.
+class ArgumentTypers {
+ public:
+  ArgumentTypers() = default;
+  ArgumentTypers(const ArgumentTypers&) = delete;
+  ArgumentTypers& operator=(const ArgumentTypers&) = delete;
+
+  /// `parameters` as for ArgumentTyper; outlives the object.
+  ArgumentTyper& of(const PromptJson& parameters) {
+    return typers_.try_emplace(&parameters, parameters, work_).first->second;
+  }
+
+ private:
   size_t work_ = 0;
+  std::map<const PromptJson*, ArgumentTyper> typers_;
 };
 
 }  // namespace glm53::text

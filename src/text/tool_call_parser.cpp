@@ -3,28 +3,24 @@
 #include <algorithm>
 #include <utility>
 
+#include "glm53/core/ascii.h"
 #include "text/prompt_text.h"
 
 namespace glm53::text {
 
 namespace {
 
-constexpr size_t kUnknownName = 64;   // longest name of a tool that was not offered
-constexpr size_t kUnopenedKey = 256;  // longest key without <arg_key>: what follows a name may as well be prose
+constexpr size_t kUnknownName = 64;  // longest name of a tool that was not offered
+// What is held as a call may as well be prose that only mentions one: these bound how long it is waited for.
+constexpr size_t kUnopenedKey = 256;           // longest key without <arg_key>
+constexpr size_t kOpenedKey = 1024;            // longest key
+constexpr size_t kJsonBody = size_t{1} << 18;  // longest call in JSON
 
 const PromptJson kNoSchema;
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-}
-
-std::string folded(std::string_view name) {
-  std::string out(name);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
 }
 
 bool may_be_unknown_tool(const std::string& name) {
@@ -39,19 +35,25 @@ std::string escaped(std::string text) {
 
 }  // namespace
 
+bool is_callable_name(std::string_view name) {
+  const auto readable = [](char c) { return static_cast<unsigned char>(c) > ' ' && c != '\x7f' && c != '<'; };
+  return !name.empty() && name.size() <= kMaxToolName && name.front() != '{' &&
+         std::all_of(name.begin(), name.end(), readable);
+}
+
 ToolNames::ToolNames(const OfferedTools& tools) {
   for (const OfferedTool& tool : tools) {
-    if (!exact_.emplace(tool.name, &tool).second) continue;
-    const auto [place, added] = folded_.emplace(folded(tool.name), &tool);
+    if (!is_callable_name(tool.name) || !exact_.emplace(tool.name, &tool).second) continue;
+    const auto [place, added] = folded_.emplace(ascii_lower(tool.name), &tool);
     if (!added) place->second = nullptr;
-    for (const char c : tool.name) in_names_[static_cast<unsigned char>(c)] = !is_space(c);
+    for (const char c : tool.name) in_names_[static_cast<unsigned char>(c)] = true;
     longest_ = std::max(longest_, tool.name.size());
   }
 }
 
 const OfferedTool* ToolNames::find(const std::string& name) const {
   if (const auto found = exact_.find(name); found != exact_.end()) return found->second;
-  const auto found = folded_.find(folded(name));
+  const auto found = folded_.find(ascii_lower(name));
   return found != folded_.end() ? found->second : nullptr;
 }
 
@@ -79,10 +81,10 @@ ToolCallParser::Status ToolCallParser::push_tag(ToolTag tag, std::string_view te
 
 ToolCallParser::Status ToolCallParser::finish() {
   if (take_text(decoder_.finish(options_.flush_partial_utf8)) == Status::kText) return Status::kText;
-  if (state_ == State::kStart || (state_ == State::kName && !end_name())) return Status::kText;
-  if (state_ == State::kJson && complete_json() == Status::kText) return Status::kText;
+  if (state_ == State::kStart || state_ == State::kJson || (state_ == State::kName && !end_name()))
+    return Status::kText;
   if (strict_) return Status::kText;
-  if (state_ == State::kJson) return Status::kCall;
+  if (state_ == State::kJsonEnd) return Status::kCall;
   if (state_ == State::kKey || (state_ == State::kBetween && !word_.empty())) return malformed(ToolTag::kCallClose);
   if (state_ == State::kAfterKey) key_without_value();
   if (state_ == State::kValue) end_value(/*closed=*/false);
@@ -107,11 +109,13 @@ ToolCallParser::Status ToolCallParser::take_text(std::string_view text) {
       return std::all_of(text.begin(), text.end(), [this](char c) { return take_word(c); }) ? Status::kOpen
                                                                                             : malformed();
     case State::kAfterKey:
+    case State::kJsonEnd:
       return strip_front(text).empty() ? Status::kOpen : malformed();
     case State::kKey:
-    case State::kJson:
       text_ += text;
-      return Status::kOpen;
+      return text_.size() <= kOpenedKey ? Status::kOpen : malformed();
+    case State::kJson:
+      return take_json(text);
     case State::kValue:
       add_value_text(text);
       return Status::kOpen;
@@ -144,6 +148,18 @@ ToolCallParser::Status ToolCallParser::take_head(std::string_view text) {
   return Status::kOpen;
 }
 
+ToolCallParser::Status ToolCallParser::take_json(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    text_ += text[i];
+    const auto scanned = json_.push(text[i]);
+    if (scanned == JsonObjectScan::Status::kNotJson || text_.size() > kJsonBody) return Status::kText;
+    if (scanned == JsonObjectScan::Status::kComplete) {
+      return read_json() ? take_text(text.substr(i + 1)) : Status::kText;
+    }
+  }
+  return Status::kOpen;
+}
+
 /// A key that <arg_key> is missing from is one word.
 bool ToolCallParser::take_word(char c) {
   if (is_space(c)) {
@@ -158,10 +174,10 @@ bool ToolCallParser::take_word(char c) {
 /// False when nothing can be called by this name.
 bool ToolCallParser::find_tool() {
   const OfferedTool* const tool = names_.find(name_);
-  if (tool == nullptr && !may_be_unknown_tool(name_)) return false;
+  if (tool == nullptr && !(options_.unknown_tools && may_be_unknown_tool(name_))) return false;
   if (tool != nullptr) name_ = tool->name;
   strict_ = strict_ || tool == nullptr;
-  typer_.emplace(tool != nullptr ? tool->parameters : kNoSchema);
+  typer_ = &typers_.of(tool != nullptr ? tool->parameters : kNoSchema);
   return true;
 }
 
@@ -190,7 +206,9 @@ ToolCallParser::Status ToolCallParser::take_tag(ToolTag tag, std::string_view te
     case State::kValue:
       return tag_in_value(tag, text);
     case State::kJson:
-      return tag == ToolTag::kCallClose ? complete_json() : Status::kText;
+      return Status::kText;
+    case State::kJsonEnd:
+      return tag == ToolTag::kCallClose ? Status::kCall : Status::kText;
     case State::kSkip:
       return tag_while_skipping(tag);
   }
@@ -339,22 +357,23 @@ ToolCallParser::Status ToolCallParser::complete(Status status) {
   return status;
 }
 
-/// {"name": ..., "arguments": {...}}, the form of other families. The values have their types.
-ToolCallParser::Status ToolCallParser::complete_json() {
+/// {"name": ..., "arguments": {...}}, the form of other families. The values have their types. False: no call.
+bool ToolCallParser::read_json() {
   try {
     const PromptJson call = PromptJson::parse(text_);
     const PromptJson* const name = call.find("name");
-    if (name == nullptr || !name->is_string()) return Status::kText;
+    if (name == nullptr || !name->is_string()) return false;
     name_ = name->as_string();
     PromptJson arguments = PromptJson::object({});
     if (const PromptJson* given = call.find("arguments")) {
       arguments = given->is_string() ? PromptJson::parse(given->as_string()) : *given;
     }
-    if (!arguments.is_object() || !find_tool()) return Status::kText;
+    if (!arguments.is_object() || !find_tool()) return false;
     arguments_ = arguments.dump();
-    return Status::kCall;
+    state_ = State::kJsonEnd;
+    return true;
   } catch (const PromptJson::ParseError&) {
-    return Status::kText;  // a brace in prose
+    return false;  // a brace in prose
   }
 }
 

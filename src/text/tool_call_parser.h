@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "text/grammar.h"
+#include "text/json_scan.h"
 #include "text/prompt_json.h"
 #include "text/tokenizer.h"
 #include "text/tool_arguments.h"
@@ -25,10 +26,16 @@ struct OfferedTool {
 };
 using OfferedTools = std::vector<OfferedTool>;
 
+inline constexpr size_t kMaxToolName = 256;  ///< bytes
+
+/// Whether a reply can call a function of this name: 1 to kMaxToolName bytes, none of them white space or a control
+/// character of ASCII, nor '<', with which a tag begins, and '{' not the first, with which a JSON body begins.
+bool is_callable_name(std::string_view name);
+
 /// Looks up the tools of a request by the names that a model writes.
 class ToolNames {
  public:
-  /// `tools` outlives the object.
+  /// `tools` outlives the object; those whose name is not callable are never found.
   explicit ToolNames(const OfferedTools& tools);
 
   /// By the exact name, else by the only one that differs in the case of ASCII letters alone; else nullptr.
@@ -56,7 +63,8 @@ class ToolCallParser {
     /// Arguments of an offered tool are handed out as they come; what then turns out malformed is left out, since
     /// nothing can be taken back.
     bool incremental = false;
-    bool strict = false;  ///< no repairs, no JSON body
+    bool strict = false;        ///< no repairs, no JSON body
+    bool unknown_tools = true;  ///< well-formed calls of tools that were not offered are calls too
     bool flush_partial_utf8 = false;
   };
   enum class Status : uint8_t {
@@ -66,8 +74,9 @@ class ToolCallParser {
     kText,        ///< no call
   };
 
-  /// `names` outlives the parser.
-  ToolCallParser(const ToolNames& names, Options options) : names_(names), options_(options), strict_(options.strict) {}
+  /// `names` and `typers` outlive the parser.
+  ToolCallParser(const ToolNames& names, ArgumentTypers& typers, Options options)
+      : names_(names), typers_(typers), options_(options), strict_(options.strict) {}
 
   // Nothing is fed after a status other than kOpen.
   Status push(std::string_view bytes);                  ///< of a token that is no tag
@@ -93,6 +102,7 @@ class ToolCallParser {
     kAfterKey,  ///< behind </arg_key>
     kValue,     ///< behind <arg_value>
     kJson,      ///< in a body that is JSON
+    kJsonEnd,   ///< behind one that is a call
     kSkip,      ///< in the malformed rest of a call that is opened
   };
 
@@ -115,15 +125,18 @@ class ToolCallParser {
   void begin_member(std::string_view key);
   void add_member(PromptJson value);
   Status complete(Status status = Status::kCall);
-  Status complete_json();
+  Status take_json(std::string_view text);
+  bool read_json();
 
   const ToolNames& names_;
+  ArgumentTypers& typers_;
   Options options_;
   bool strict_;  ///< of this call: by the options, or because its tool is not known
   State state_ = State::kStart;
   IncrementalDecoder decoder_;
   std::string name_;
-  std::optional<ArgumentTyper> typer_;
+  ArgumentTyper* typer_ = nullptr;  ///< of the tool, once it is known
+  JsonObjectScan json_;
   bool opened_ = false;
   bool any_argument_ = false;
   std::string word_;  ///< in kBetween: a key that nothing opened

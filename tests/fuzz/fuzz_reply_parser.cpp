@@ -157,6 +157,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         OfferedTools{{"f", PromptJson::parse(kParameters)}, {"G", {}}, {"g", {}}, {"do_it", {}}});
     options.tools = tools;
     options.parallel_calls = ids.size() % 2 == 0;
+    options.unknown_tools = ids.size() % 3 != 0;
   }
   for (const ReplyEnd end : {ReplyEnd::kComplete, ReplyEnd::kCut}) {
     for (const bool incremental : {false, true}) {

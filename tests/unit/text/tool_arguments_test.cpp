@@ -32,7 +32,8 @@ class ArgumentTyping : public testing::TestWithParam<Typing> {};
 TEST_P(ArgumentTyping, Value) {
   const Typing& typing = GetParam();
   const PromptJson parameters = parameters_of(typing.schema);
-  ArgumentTyper typer(parameters);
+  ArgumentTypers typers;
+  ArgumentTyper& typer = typers.of(parameters);
   EXPECT_EQ(typer.value("k", typing.text).dump(), typing.value);
   if (typer.only_text("k")) {
     EXPECT_EQ(typing.value, PromptJson::string(typing.text).dump());
@@ -126,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ArgumentTyper, KeysWithoutASchema) {
   const auto value = [](const char* parameters, const char* text) {
     const PromptJson schema = PromptJson::parse(parameters);
-    return ArgumentTyper(schema).value("x", text).dump();
+    return ArgumentTypers().of(schema).value("x", text).dump();
   };
   for (const char* none : {"null", "{}", R"({"type":"object","properties":{"k":{"type":"integer"}}})",
                            R"({"additionalProperties":true})", R"({"additionalProperties":{}})"}) {
@@ -145,7 +146,8 @@ TEST(ArgumentTyper, KeysWithoutASchema) {
 TEST(ArgumentTyper, WhereTextIsCertain) {
   const PromptJson schema = PromptJson::parse(
       R"({"properties":{"s":{"type":"string"},"n":{"type":["string","null"]},"i":{"type":"integer"},"any":{}}})");
-  ArgumentTyper typer(schema);
+  ArgumentTypers typers;
+  ArgumentTyper& typer = typers.of(schema);
   EXPECT_TRUE(typer.only_text("s"));
   EXPECT_TRUE(typer.only_text("any"));
   EXPECT_FALSE(typer.only_text("n"));
@@ -160,12 +162,12 @@ TEST(ArgumentTyper, WhereTextIsCertain) {
 TEST(ArgumentTyper, ReferencesToTheWholeSchema) {
   const PromptJson schema =
       PromptJson::parse(R"({"type":"object","properties":{"n":{"type":"integer"},"self":{"$ref":"#"}}})");
-  EXPECT_EQ(ArgumentTyper(schema).value("self", R"({"n":"1","self":{"n":"2"}})").dump(),
+  EXPECT_EQ(ArgumentTypers().of(schema).value("self", R"({"n":"1","self":{"n":"2"}})").dump(),
             R"({"n": 1, "self": {"n": 2}})");
 }
 
-TEST(ArgumentTyper, OverlappingAlternativesEnd) {
-  // Each definition refers to all: followed one by one they would be 2,000 * 2,000 for every one of 2,000 keys.
+/// Each of 2,000 definitions refers to all: followed one by one they are 2,000 * 2,000 for every one of 2,000 keys.
+PromptJson overlapping_schema() {
   std::string all;
   std::string definitions;
   std::string properties;
@@ -175,13 +177,33 @@ TEST(ArgumentTyper, OverlappingAlternativesEnd) {
     definitions += (i == 0 ? "\"" : ",\"") + name + R"(":{"$ref":"#/$defs/all"})";
     properties += (i == 0 ? "\"" : ",\"") + name + R"(":{"anyOf":[{"$ref":"#/$defs/all"},{"type":"integer"}]})";
   }
-  const PromptJson schema = PromptJson::parse(R"({"properties":{)" + properties + R"(},"$defs":{"all":{"anyOf":[)" +
-                                              all + "]}," + definitions + "}}");
-  ArgumentTyper typer(schema);
+  return PromptJson::parse(R"({"properties":{)" + properties + R"(},"$defs":{"all":{"anyOf":[)" + all + "]}," +
+                           definitions + "}}");
+}
+
+TEST(ArgumentTyper, OverlappingAlternativesEnd) {
+  const PromptJson schema = overlapping_schema();
+  ArgumentTypers typers;
+  ArgumentTyper& typer = typers.of(schema);
   for (int i = 0; i < 2000; ++i) {
     const std::string value = typer.value("d" + std::to_string(i), "5").dump();
     EXPECT_TRUE(value == "5" || value == "\"5\"") << value;
   }
+}
+
+TEST(ArgumentTypers, OneForEachToolAndOneBoundForAll) {
+  const PromptJson hostile = overlapping_schema();
+  const PromptJson plain = PromptJson::parse(R"({"properties":{"n":{"type":"integer"}}})");
+  const PromptJson late = PromptJson::parse(R"({"properties":{"n":{"type":"boolean"}}})");
+  ArgumentTypers typers;
+  ArgumentTyper& typer = typers.of(plain);
+  EXPECT_EQ(typer.value("n", "+5").dump(), "5");
+  for (int i = 0; i < 2000; ++i) typers.of(hostile).value("d" + std::to_string(i), "5");
+  // What has been looked at before stays known; beyond the bound a schema says nothing.
+  EXPECT_EQ(&typers.of(plain), &typer);
+  EXPECT_EQ(typer.value("n", "+7").dump(), "7");
+  EXPECT_EQ(typers.of(late).value("n", "1").dump(), "1");
+  EXPECT_EQ(ArgumentTypers().of(late).value("n", "1").dump(), "true");
 }
 
 TEST(JsonPointer, FindReference) {

@@ -127,6 +127,11 @@ std::vector<ToolCallCase> repaired() {
        "\n</tool_call>",
        says("", {{"get_time", R"({"a": 1})"}})},
       {"json_body_unknown", R"(<tool_call>{"name": "nope"}</tool_call>)", says("", {{"nope", "{}"}})},
+      {"json_body_with_braces_in_strings",
+       R"(<tool_call>{"name": "write_file", "arguments": {"path": "}]\\\"}", "content": "{\"[", "l": [[], {}, -1.5e3]}} )"
+       "\n</tool_call> }",
+       says(" }", {{"write_file", R"({"path": "}]\\\"}", "content": "{\"[", "l": [[], {}, -1500.0]})"}})},
+      {"end_behind_json_and_space", "<tool_call>{\"name\":\"get_time\"} \n", says("", kTimeCall)},
   };
 }
 
@@ -151,10 +156,16 @@ std::vector<ToolCallCase> refused() {
       text_case("json_of_something_else", R"(<tool_call>{"get_time": 1}</tool_call>)"),
       text_case("json_broken", R"(<tool_call>{"name": "get_time"</tool_call>)"),
       text_case("json_arguments_no_object", R"(<tool_call>{"name": "get_time", "arguments": [1]}</tool_call>)"),
+      text_case("json_then_text", R"(<tool_call>{"name": "get_time"}. And so on.</tool_call>)"),
+      text_case("json_then_brace", R"(<tool_call>{"name": "get_time"}}</tool_call>)"),
+      text_case("json_of_a_list_that_ends_early", R"(<tool_call>{"name": "get_time", "arguments": {]}</tool_call>)"),
+      text_case("brace_in_prose", "A <tool_call>{ opens it, and the reply goes on (\"so\") } to its end."),
       text_case("json_with_tags", R"(<tool_call>{"name": "get_time"<arg_key>)"),
       {"stray_close", "a</tool_call>b", says("ab")},
       {"stray_close_behind_call", kTime + "</tool_call> x", says(" x", kTimeCall)},
       {"mention_then_call", "Use <tool_call> now: " + kTime, says("Use <tool_call> now:", kTimeCall)},
+      {"json_then_call", R"(<tool_call>{"name": "get_time"})" + kTime,
+       says(R"(<tool_call>{"name": "get_time"})", kTimeCall)},
       {"tag_then_call", "<tool_call>" + kTime, says("<tool_call>", kTimeCall)},
       {"name_then_call", "<tool_call>get_time<tool_call>get_time</tool_call>", says("<tool_call>get_time", kTimeCall)},
       {"mention_behind_call", kTime + " and <tool_call>.", says(" and <tool_call>.", kTimeCall)},

@@ -372,6 +372,103 @@ TEST(ToolCalls, WholeCallsComeAtOnce) {
   EXPECT_EQ(out[1].text, R"({"city": "Oslo"})");
 }
 
+// Held text is given out with the very byte that shows that it is no call.
+TEST(ToolCalls, TextIsGivenOutOnceItIsNoCall) {
+  for (const std::string text :
+       {"<tool_call>?", "<tool_call>get t", "<tool_call>get_time?", "<tool_call>get_weather city x", "<tool_call>{a",
+        "<tool_call>{ \n]", "<tool_call>{}", R"(<tool_call>{"get_time": 1})", R"(<tool_call>{"name" ")",
+        R"(<tool_call>{"name": ?)", R"(<tool_call>{"name": "a" ")", R"(<tool_call>{"name": "a",})",
+        R"(<tool_call>{"a": [1})", R"(<tool_call>{"a": [,)", R"(<tool_call>{"a": true?)", "<tool_call>{\"a\x01",
+        R"(<tool_call>{"name": "get_time", "arguments": [1]})", R"(<tool_call>{"name": "get_time"} x)",
+        R"(<tool_call>{"name": "get_time"}})"}) {
+    ReplyParser parser(tiny_tokenizer(), case_options(false, false));
+    std::vector<ReplyDelta> out;
+    const std::vector<int32_t> ids = in_bytes(tiny_tokenizer().encode(text));
+    for (size_t i = 0; i + 1 < ids.size(); ++i) parser.push(ids[i], out);
+    EXPECT_TRUE(out.empty()) << text;
+    parser.push(ids.back(), out);
+    ASSERT_EQ(out.size(), 1u) << text;
+    EXPECT_EQ(out[0].channel, ReplyChannel::kContent);
+    EXPECT_EQ(out[0].text, text);
+  }
+}
+
+TEST(ToolCalls, WhatIsHeldForACallHasABound) {
+  const int32_t letter = in_bytes(tiny_tokenizer().encode("x")).front();
+  const auto held = [&](const std::string& head, size_t enough) {
+    ReplyParser parser(tiny_tokenizer(), case_options(false, false));
+    std::vector<ReplyDelta> out;
+    for (const int32_t id : tiny_tokenizer().encode(head)) parser.push(id, out);
+    for (size_t n = 0; n < enough; ++n) parser.push(letter, out);
+    return out.empty();
+  };
+  const std::string key = "<tool_call>get_weather<arg_key>";
+  EXPECT_TRUE(held(key, 1000));
+  EXPECT_FALSE(held(key, 1025));
+  const std::string json = R"(<tool_call>{"name": "write_file", "arguments": {"content": ")";
+  EXPECT_TRUE(held(json, 262'000));
+  EXPECT_FALSE(held(json, 262'145));
+  EXPECT_TRUE(held("<tool_call>write_file<arg_key>content</arg_key><arg_value>", 300'000)) << "as long as it may be";
+}
+
+TEST(ToolCalls, OnlyOfferedToolsWhereTheRequestSaysSo) {
+  ReplyOptions options = case_options(false, false);
+  options.unknown_tools = false;
+  for (const std::string text : {"<tool_call>nope</tool_call>", R"(<tool_call>{"name": "nope"}</tool_call>)",
+                                 "<tool_call>nope<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"}) {
+    EXPECT_EQ(parse(text, options).content, text);
+    EXPECT_TRUE(parse(text, options).calls.empty());
+  }
+  EXPECT_THAT(parse("a<tool_call>GET_TIME</tool_call>", options).calls, ElementsAre(Pair("get_time", "{}")));
+  options.start = ReplyChannel::kReasoning;
+  EXPECT_EQ(parse("a<tool_call>nope</tool_call>", options).reasoning, "a<tool_call>nope</tool_call>");
+}
+
+TEST(ToolCalls, NamesThatAReplyCanCarry) {
+  for (const std::string name :
+       {"f", "get_weather", "mcp__files__read.txt", "a:b/c", "f{x}", "größe", "天气", "a\u00a0b", "[x]", "f()"}) {
+    EXPECT_TRUE(is_callable_name(name)) << name;
+    ReplyOptions options;
+    options.tools = std::make_shared<OfferedTools>(OfferedTools{{name, {}}, {"other", {}}});
+    EXPECT_THAT(parse("<tool_call>" + name + "</tool_call>", options).calls, ElementsAre(Pair(name, "{}")));
+    EXPECT_THAT(
+        parse("<tool_call>\n" + name + "\n<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>", options).calls,
+        ElementsAre(Pair(name, R"({"k": "v"})")));
+  }
+  EXPECT_TRUE(is_callable_name(std::string(kMaxToolName, 'x')));
+  for (const std::string& name :
+       {std::string(), std::string(" "), std::string("a b"), std::string("a\n"), std::string("{a"), std::string("a<b"),
+        std::string("<arg_key>"), std::string("a\0b", 3), std::string("\x7f"), std::string(kMaxToolName + 1, 'x')}) {
+    EXPECT_FALSE(is_callable_name(name)) << name;
+  }
+}
+
+TEST(ToolCalls, WhereAReplyWasCut) {
+  const auto cut_in = [](const std::string& text, bool incremental = false, bool reasoning = false) {
+    ReplyParser parser(tiny_tokenizer(), case_options(reasoning, incremental));
+    std::vector<ReplyDelta> out;
+    for (const int32_t id : tiny_tokenizer().encode(text)) parser.push(id, out);
+    parser.finish(ReplyEnd::kCut, out);
+    return parser.cut_channel();
+  };
+  const std::string call = "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>";
+  const std::string part = "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Os";
+  EXPECT_EQ(cut_in("a"), ReplyChannel::kContent);
+  EXPECT_EQ(cut_in("a<tool_call> b c"), ReplyChannel::kContent);
+  EXPECT_EQ(cut_in(call), ReplyChannel::kContent);
+  EXPECT_EQ(cut_in("a" + part), std::nullopt);
+  EXPECT_EQ(cut_in(call + part), std::nullopt);
+  EXPECT_EQ(cut_in("a" + part, true), ReplyChannel::kCall);
+  EXPECT_EQ(cut_in("a<tool_call>get_wea", true), std::nullopt);
+  EXPECT_EQ(cut_in("r", false, true), ReplyChannel::kReasoning);
+  EXPECT_EQ(cut_in("r" + part, false, true), ReplyChannel::kReasoning);
+  EXPECT_EQ(cut_in("r</think>", false, true), ReplyChannel::kContent);
+  ReplyParser complete(tiny_tokenizer(), case_options(false, false));
+  std::vector<ReplyDelta> out;
+  complete.finish(ReplyEnd::kComplete, out);
+  EXPECT_EQ(complete.cut_channel(), std::nullopt);
+}
+
 TEST(ToolCalls, IncrementalArgumentsComeAsTheyAreKnown) {
   ReplyParser parser(tiny_tokenizer(), case_options(false, true));
   std::vector<std::string> pieces;
