@@ -9,16 +9,11 @@
 #include <spdlog/spdlog.h>
 
 #include "engine/token_rules.h"
+#include "glm53/core/contains.h"
 #include "glm53/core/error.h"
 
 namespace glm53::engine {
 namespace {
-
-bool contains(std::span<const int32_t> ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
-
-bool contains_empty(const std::vector<std::string>& strings) {
-  return std::any_of(strings.begin(), strings.end(), [](const std::string& text) { return text.empty(); });
-}
 
 const char* word(FinishReason reason) {
   switch (reason) {
@@ -117,8 +112,7 @@ Engine::Engine(std::unique_ptr<ModelRunner> model, const text::Tokenizer& tokeni
     throw std::invalid_argument("engine: " + std::to_string(capacity_.pages) +
                                 " cache pages do not hold a context of " + std::to_string(limits_.context));
   }
-  const auto reply = text::ReplyMarkers::from(tokenizer_);  // throws now what would otherwise fail the first request
-  markers_ = {reply.think_open, reply.think_close, reply.tags.call_open};
+  markers_ = text::ReplyMarkers::from(tokenizer_);  // throws now what would otherwise fail the first request
   tokens_mask_ = mask_of_tokens(tokenizer_, capacity_.vocab);
   thread_ = std::thread([this] { run(); });
 }
@@ -180,7 +174,7 @@ void Engine::check(const GenerationRequest& request) const {
   if (request.logprobs > kMaxTopLogprobs || request.prompt_logprobs > kMaxTopLogprobs) {
     refuse("at most " + std::to_string(kMaxTopLogprobs) + " logprobs can be given");
   }
-  if (contains_empty(request.reply.stop)) refuse("stop must not hold an empty string");
+  if (contains(request.reply.stop, std::string())) refuse("stop must not hold an empty string");
   if (request.grammar != nullptr && request.grammar->trie().vocab() != capacity_.vocab) {
     refuse("the grammar is for another vocabulary");
   }
@@ -502,6 +496,7 @@ void Engine::end(Stream& stream, FinishReason reason) {
   result.prompt_tokens = stream.prompt_tokens();
   result.completion_tokens = stream.completion;
   result.reasoning_tokens = stream.parser.reasoning_tokens();
+  if (result.reason == FinishReason::kLength) result.cut_channel = stream.parser.cut_channel();
   stream.result = std::move(result);
 }
 

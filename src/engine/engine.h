@@ -20,6 +20,7 @@
 #include "engine/model_runner.h"
 #include "engine/page_pool.h"
 #include "engine/reply_guide.h"
+#include "text/reply_parser.h"
 #include "text/tokenizer.h"
 
 namespace glm53::engine {
@@ -107,7 +108,7 @@ class Engine {
   const ModelRunner::Capacity capacity_;
   const text::Tokenizer& tokenizer_;
   const EngineLimits limits_;
-  GuideMarkers markers_;
+  text::ReplyMarkers markers_;
   std::vector<uint32_t> tokens_mask_;  ///< SampleRow::mask without padding ids; empty where there are none
   PagePool pages_;
 

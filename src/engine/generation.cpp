@@ -29,13 +29,7 @@ void Generation::publish(std::span<const int32_t> tokens, std::vector<text::Repl
     const std::lock_guard lock(mutex_);
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     std::move(logprobs.begin(), logprobs.end(), std::back_inserter(logprobs_));
-    for (text::ReplyDelta& delta : deltas) {
-      if (!deltas_.empty() && deltas_.back().continued_by(delta)) {
-        deltas_.back().text += delta.text;
-      } else {
-        deltas_.push_back(std::move(delta));
-      }
-    }
+    text::append_joined(std::move(deltas), deltas_);
     if (deltas_.empty()) return;
   }
   notify();

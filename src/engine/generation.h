@@ -55,9 +55,10 @@ struct GenerationResult {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  ///< kept tokens, the ending id included
   int64_t reasoning_tokens = 0;
-  int64_t cached_tokens = 0;  ///< prompt tokens whose state was reused
-  std::string error;          ///< kFailed only
-  bool no_token = false;      ///< kFailed because the request's own rules or grammar left nothing to draw
+  int64_t cached_tokens = 0;                      ///< prompt tokens whose state was reused
+  std::optional<text::ReplyChannel> cut_channel;  ///< kLength: see ReplyParser::cut_channel()
+  std::string error;                              ///< kFailed only
+  bool no_token = false;  ///< kFailed because the request's own rules or grammar left nothing to draw
 };
 
 /// Raw logprobs (SampledToken::logprob) at one token's place.

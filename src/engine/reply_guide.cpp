@@ -1,11 +1,9 @@
 #include "engine/reply_guide.h"
 
-#include <algorithm>
+#include "glm53/core/contains.h"
 
 namespace glm53::engine {
 namespace {
-
-bool contains(std::span<const int32_t> ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
 void clear(std::span<uint32_t> mask, std::span<const int32_t> ids) {
   for (const int32_t id : ids) {
@@ -17,7 +15,7 @@ void clear(std::span<uint32_t> mask, std::span<const int32_t> ids) {
 
 }  // namespace
 
-ReplyGuide::ReplyGuide(const GenerationRequest& request, const GuideMarkers& markers,
+ReplyGuide::ReplyGuide(const GenerationRequest& request, const text::ReplyMarkers& markers,
                        std::span<const uint32_t> tokens_mask, int vocab)
     : request_(request),
       markers_(markers),
@@ -28,7 +26,7 @@ ReplyGuide::ReplyGuide(const GenerationRequest& request, const GuideMarkers& mar
   if (request.loop_guard && request.reply.split_reasoning) loop_.emplace();
   if (request.grammar == nullptr) return;
   for (const int32_t id : request.grammar->trie().end_ids()) {
-    if (!contains(request.end_ids, id) && !contains(request.stop_token_ids.get(), id)) unheeded_ends_.push_back(id);
+    if (!contains(request.end_ids, id) && !contains(request.stop_token_ids, id)) unheeded_ends_.push_back(id);
   }
 }
 
@@ -54,7 +52,7 @@ std::span<const uint32_t> ReplyGuide::grammar_mask() {
     if (waiting_mask_.empty()) {
       std::vector<int32_t> ends = request_.grammar->trie().end_ids();
       ends.insert(ends.end(), request_.end_ids.begin(), request_.end_ids.end());
-      ends.push_back(markers_.call_open);
+      ends.push_back(markers_.tags.call_open);
       waiting_mask_ = without(ends);
     }
     return waiting_mask_;

@@ -11,15 +11,9 @@
 #include "engine/generation.h"
 #include "engine/loop_guard.h"
 #include "text/grammar_matcher.h"
+#include "text/reply_parser.h"
 
 namespace glm53::engine {
-
-/// Ids of the markers that guide a reply; −1 where the tokenizer has none.
-struct GuideMarkers {
-  int32_t think_open = -1;
-  int32_t think_close = -1;
-  int32_t call_open = -1;  ///< <tool_call>
-};
 
 /// Reasoning is free but for its end. Where a grammar waits for the end of reasoning, the ids that end a reply or open
 /// a call are masked until then: the reply would end without the content that was asked for.
@@ -29,7 +23,7 @@ struct GuideMarkers {
 class ReplyGuide {
  public:
   /// `request` and `tokens_mask` (SampleRow::mask of the ids that have a token; empty: all) outlive the object.
-  ReplyGuide(const GenerationRequest& request, const GuideMarkers& markers, std::span<const uint32_t> tokens_mask,
+  ReplyGuide(const GenerationRequest& request, const text::ReplyMarkers& markers, std::span<const uint32_t> tokens_mask,
              int vocab);
 
   /// SampleRow::mask of the next token; valid until the next call of a member, and of any reply with the same grammar.
@@ -52,7 +46,7 @@ class ReplyGuide {
   std::vector<uint32_t> without(std::span<const int32_t> ids) const;
 
   const GenerationRequest& request_;
-  const GuideMarkers markers_;
+  const text::ReplyMarkers markers_;
   const std::span<const uint32_t> tokens_mask_;
   const int vocab_;
 

@@ -119,6 +119,7 @@ TEST_F(EngineTest, StopsAtItsLimits) {
   EXPECT_EQ(reply.result.completion_tokens, 3);
   EXPECT_EQ(reply.content, "aaa");
   EXPECT_FALSE(reply.result.stop_id);
+  EXPECT_EQ(reply.result.cut_channel, text::ReplyChannel::kContent);
   EXPECT_EQ(model_.sequence.size(), 6U);  // the last token is never forwarded
 
   reply = read_all(*engine.submit(request(4, 16)));
@@ -128,6 +129,7 @@ TEST_F(EngineTest, StopsAtItsLimits) {
   // An end id as the last allowed token is a stop, not a length.
   model_.reply = {64, 64, kEnd};
   reply = read_all(*engine.submit(request(4, 3)));
+  EXPECT_EQ(reply.result.cut_channel, std::nullopt);
   EXPECT_EQ(reply.result.reason, FinishReason::kStop);
   EXPECT_EQ(reply.content, "aa");
 }
