@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/reply_json.h"
+
 namespace glm53::server {
 namespace {
 
@@ -38,11 +40,6 @@ const char* messages_error_type(int status) {
 /// Clients of the Messages API know a full queue as 529.
 int messages_status(const ApiError& error) { return error.code == "queue_full" ? 529 : error.status; }
 
-std::string print(const nlohmann::ordered_json& json) {
-  // Messages may quote request text, so they are printed as UTF-8 whatever they hold.
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
 }  // namespace
 
 ApiError bad_field(std::string field, const std::string& message) { return {400, message, std::move(field)}; }
@@ -53,7 +50,7 @@ std::string error_json(const ApiError& error) {
   body["type"] = error_type(error.status);
   body["param"] = error.param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(error.param);
   body["code"] = error.code.empty() ? nlohmann::ordered_json(error.status) : nlohmann::ordered_json(error.code);
-  return print({{"error", std::move(body)}});
+  return dump({{"error", std::move(body)}});
 }
 
 std::string messages_error_json(const ApiError& error) {
@@ -62,7 +59,7 @@ std::string messages_error_json(const ApiError& error) {
   body["message"] = error.what();
   if (error.code == kNoThreads)
     body["details"] = {{"error_code", kNoThreads}, {"unsupported", nlohmann::ordered_json::array({error.param})}};
-  return print({{"type", "error"}, {"error", std::move(body)}});
+  return dump({{"type", "error"}, {"error", std::move(body)}});
 }
 
 HttpResponse error_response(const ApiError& error, std::string_view path) {

@@ -3,56 +3,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "server/api_error.h"
+#include "server/chat_generation.h"
 #include "server/chat_reply.h"
-#include "server/chat_request.h"
-#include "server/completion_reply.h"
-#include "server/reply_grammar.h"
 
 namespace glm53::server {
-
-std::vector<int32_t> chat_prompt_ids(const text::ChatPromptInput& input, const ApiContext& api) {
-  if (!api.tokenizer.has_vocabulary()) {
-    throw bad_field("messages", "the model has no tokenizer; only /v1/completions with a prompt of token ids works");
-  }
-  text::ChatPrompt prompt;
-  try {
-    prompt = text::render_chat_prompt(input);
-  } catch (const text::ChatPromptError& error) {
-    throw bad_field(error.param, error.what());
-  }
-  if (api.rules.settings.api.content_markers == "text") {
-    for (text::TextSegment& segment : prompt.segments) {
-      if (segment.kind == text::TextSegment::Kind::kContent) segment.kind = text::TextSegment::Kind::kPlain;
-    }
-  }
-  return api.tokenizer.encode(prompt.segments);
-}
-
-engine::GenerationRequest chat_generation(const ChatRequest& request, std::vector<int32_t> prompt,
-                                          const std::string& id, const ApiContext& api) {
-  const Settings& settings = api.rules.settings;
-  engine::GenerationRequest generation =
-      make_generation(request.common, std::move(prompt), request.prompt_field, settings.defaults.max_tokens, api);
-  generation.id = id;
-  if (!request.common.ignore_eos) {
-    generation.end_ids = api.rules.defaults.eos_ids;
-    // At high effort the model sometimes opens a second turn of its own instead of ending (spec 40 §3).
-    const auto assistant = api.tokenizer.added_id("<|assistant|>");
-    if (settings.guards.assistant_ends && assistant) generation.end_ids.push_back(*assistant);
-  }
-  generation.reply.split_reasoning = true;
-  generation.reply.thinking = request.prompt.thinking;
-  generation.reply.start = text::start_channel(generation.prompt, api.tokenizer);
-  generation.reply.tools = offered_tools(request.prompt.tools, request.tool_choice);
-  generation.reply.parallel_calls = request.parallel_tool_calls;
-  generation.reply.incremental_calls = request.common.stream && settings.api.tool_stream == "incremental";
-  generation.grammar = reply_grammar(request, generation.reply.tools.get(), api);
-  const int budget = settings.defaults.reasoning_budget;  // 0: none; a request's 0 means no reasoning at all
-  generation.reasoning_budget = request.reasoning_budget.value_or(budget > 0 ? budget : -1);
-  generation.loop_guard = settings.guards.loop;
-  return generation;
-}
 
 HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
   const ChatRequest request = parse_chat_request(http.body, api.rules);

@@ -1,11 +1,12 @@
 #include "server/chat_reply.h"
 
-#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "server/logprobs_json.h"
+#include "server/random_id.h"
+#include "server/reply_json.h"
 #include "server/reply_parts.h"
 
 namespace glm53::server {
@@ -24,10 +25,10 @@ void put_reasoning(ordered_json& message, const std::string& text, const ChatRep
   if (field != "reasoning") message["reasoning_content"] = text;
 }
 
-/// The deltas of one choice as its client wants to see them.
-class Shown {
+/// The deltas of one choice with its reasoning where the client wants to see it: apart, within the content, or nowhere.
+class ShownReasoning {
  public:
-  explicit Shown(const ChatReply& chat) : chat_(chat) {}
+  explicit ShownReasoning(const ChatReply& chat) : chat_(chat) {}
 
   /// Fed all deltas in their order.
   std::vector<ReplyDelta> apply(std::vector<ReplyDelta> deltas) {
@@ -74,7 +75,7 @@ ordered_json whole_choice(const RunningReply& reply, size_t index, WholeChoice& 
   std::string content = chat.echo;
   std::string reasoning;
   ordered_json calls = ordered_json::array();
-  Shown shown(chat);
+  ShownReasoning shown(chat);
   for (const ReplyDelta& part : shown.apply(choice.parts.take(reply, chat.api.rules.settings.api))) {
     if (part.channel == ReplyChannel::kCall) {
       calls.push_back({{"id", call_id("call_")},
@@ -158,11 +159,7 @@ class ChoiceStream {
     if (chat_.logprobs && !tokens_.empty()) choice["logprobs"] = shown_logprobs(tokens_, chat_);
     tokens_.clear();
     choice["finish_reason"] = nullptr;
-    if (chat_.token_ids) {
-      const std::vector<int32_t>& ids = replies_[index_].tokens();
-      choice["token_ids"] = std::vector<int32_t>(ids.begin() + static_cast<std::ptrdiff_t>(shown_ids_), ids.end());
-      shown_ids_ = ids.size();
-    }
+    if (chat_.token_ids) choice["token_ids"] = ids_.take(replies_[index_]);
     return chat_.head.chunk(kChunk, std::move(choice), replies_);
   }
 
@@ -170,9 +167,9 @@ class ChoiceStream {
   const RunningReplies& replies_;
   const size_t index_;
   SseWriter& out_;
-  Shown shown_;
+  ShownReasoning shown_;
   std::vector<engine::TokenLogprobs> tokens_;  ///< not sent yet
-  size_t shown_ids_ = 0;
+  UnsentIds ids_;
   int last_call_ = -1;
 };
 
@@ -215,9 +212,9 @@ void ChatReply::stream(RunningReplies& replies, SseWriter& out) const {
   std::vector<ChoiceStream> choices;
   for (size_t i = 0; i < replies.size(); ++i) choices.emplace_back(*this, replies, i, out);
   for (ChoiceStream& choice : choices) choice.begin();
-  RunningReplies::Silence silence{std::chrono::seconds(api.rules.settings.api.sse_keepalive_s), {}};
-  if (has_tools) silence.at_work = [&](size_t index) { choices[index].at_work(); };
-  replies.stream(out, silence, [&](size_t index, engine::GenerationEvent& event) { choices[index].take(event); });
+  RunningReplies::AtWork at_work;
+  if (has_tools) at_work = [&](size_t index) { choices[index].at_work(); };
+  replies.stream(out, at_work, [&](size_t index, engine::GenerationEvent& event) { choices[index].take(event); });
   head.end_stream(kChunk, replies, out);
 }
 

@@ -1,7 +1,6 @@
 // The reply of POST /v1/chat/completions in both of its shapes (spec 40 §4.6, §6.2, §6.3).
 #pragma once
 
-#include <chrono>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 

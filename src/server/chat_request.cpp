@@ -1,6 +1,5 @@
 #include "server/chat_request.h"
 
-#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -90,17 +89,12 @@ TemplateKwargs request_kwargs(const PromptJson& body) {
 }
 
 TemplateKwargs top_level_kwargs(const PromptJson& body, const TemplateKwargs& template_kwargs) {
-  static constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
-                                                               "high", "xhigh",   "max"};
   TemplateKwargs kwargs;
   read_thinking(body, kwargs);
   kwargs.add_generation_prompt = opt_bool(body, "add_generation_prompt");
   kwargs.continue_final_message = opt_bool(body, "continue_final_message");
   if (const std::string* effort = opt_string(body, "reasoning_effort")) {
-    if (std::find(kEfforts.begin(), kEfforts.end(), *effort) == kEfforts.end()) {
-      throw bad_field("reasoning_effort",
-                      "reasoning_effort must be one of none, minimal, low, medium, high, xhigh, max");
-    }
+    require_one_of(*effort, kEfforts, "reasoning_effort");
     kwargs.effort = *effort;
     // An effort implies a switch, unless the request has one.
     const bool switched =
@@ -168,7 +162,8 @@ std::vector<PromptJson> read_tools(const PromptJson& body, bool lenient) {
     const PromptJson* function = opt_object(tool, "function", path + '.');
     const std::string prefix = path + (function != nullptr ? ".function." : ".");
     const std::string* name = opt_string(function != nullptr ? *function : tool, "name", prefix);
-    if (name == nullptr || name->empty()) throw bad_field(prefix + "name", prefix + "name is required");
+    if (name == nullptr) throw bad_field(prefix + "name", prefix + "name is required");
+    check_tool_name(*name, prefix + "name");
   }
   return *tools;
 }
@@ -235,14 +230,12 @@ ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules)
   request.common.logprobs = read_logprobs(json);
   check_modalities(json);
   refuse_unsupported(json, kUnsupported);
-  if (request.common.stream && request.common.prompt_logprobs >= 0) {
-    throw bad_field("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
-  }
   request.include_reasoning = opt_bool(json, "include_reasoning").value_or(true);
   request.separate_reasoning = opt_bool(json, "separate_reasoning").value_or(true);
   request.prompt.messages = read_messages(json);
   request.prompt.tools = read_tools(json, rules.settings.api.lenient_empty_tools);
   request.tool_choice = read_tool_choice(json, request.prompt.tools, json.find("tools") != nullptr);
+  keep_allowed(request.tool_choice, request.prompt.tools);
   request.parallel_tool_calls = opt_bool(json, "parallel_tool_calls").value_or(true);
   read_template(json, rules, request.prompt);
   request.reasoning_budget = opt_int(json, "thinking_token_budget", -1, kMaxTokens);

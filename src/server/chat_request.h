@@ -1,6 +1,7 @@
 // The body of POST /v1/chat/completions, checked (spec 40 §2.2, §6.1). Needs neither model nor tokenizer.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,10 @@ struct ChatRequest {
   bool parallel_tool_calls = true;
   std::string echo;  ///< text of the final assistant message, which the reply repeats; empty without echo
 };
+
+/// What a request may say about the effort of reasoning, least first.
+inline constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                             "high", "xhigh",   "max"};
 
 /// Throws ApiError naming the field.
 ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules);

@@ -1,7 +1,11 @@
 #include "server/completion_reply.h"
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "server/random_id.h"
+#include "server/reply_json.h"
 
 namespace glm53::server {
 
@@ -64,6 +68,12 @@ void ReplyHead::end_stream(const char* kind, const RunningReplies& replies, SseW
     out.event(dump(last));
   }
   out.done();
+}
+
+std::vector<int32_t> UnsentIds::take(const RunningReply& reply) {
+  const std::vector<int32_t>& all = reply.tokens();
+  const auto first = static_cast<std::ptrdiff_t>(std::exchange(sent_, all.size()));
+  return {all.begin() + first, all.end()};
 }
 
 HttpResponse answer(std::vector<engine::GenerationRequest> choices, const ApiContext& api, bool stream,

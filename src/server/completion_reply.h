@@ -1,5 +1,5 @@
-// What /v1/chat/completions and /v1/completions do alike once a request is prepared: submit its choices, then answer in
-// one piece or as events, with usage over all of them.
+// What the routes do alike once a request is prepared: submit its choices, then answer in one piece or as events
+// (answer, for all of them); and what the replies of /v1/chat/completions and /v1/completions share.
 #pragma once
 
 #include <ctime>
@@ -35,6 +35,16 @@ struct ReplyHead {
 
  private:
   nlohmann::ordered_json usage_so_far(const RunningReplies& replies) const;
+};
+
+/// Ids of one choice, as a stream shows them with return_token_ids.
+class UnsentIds {
+ public:
+  /// Those of `reply` that the last call did not give.
+  std::vector<int32_t> take(const RunningReply& reply);
+
+ private:
+  size_t sent_ = 0;
 };
 
 /// The two shapes of a route's reply.

@@ -1,8 +1,6 @@
 #include "server/completions.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstddef>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "server/json_get.h"
 #include "server/logprobs_json.h"
 #include "server/reply_grammar.h"
+#include "server/reply_json.h"
 
 namespace glm53::server {
 namespace {
@@ -217,11 +216,8 @@ class ChoiceStream {
     tokens_.clear();
     ordered_json item = choice(index_, text, std::move(logprobs));
     if (!completion_.token_ids) return item;
-    const std::vector<int32_t>& ids = replies_[index_].tokens();
-    if (first_) item["prompt_token_ids"] = replies_[index_].prompt();
-    item["token_ids"] = std::vector<int32_t>(ids.begin() + static_cast<std::ptrdiff_t>(shown_ids_), ids.end());
-    shown_ids_ = ids.size();
-    first_ = false;
+    if (std::exchange(first_, false)) item["prompt_token_ids"] = replies_[index_].prompt();
+    item["token_ids"] = ids_.take(replies_[index_]);
     return item;
   }
   void send(ordered_json item) { out_.event(dump(completion_.head.chunk(kKind, std::move(item), replies_))); }
@@ -233,16 +229,14 @@ class ChoiceStream {
   std::string echo_;  ///< not sent yet
   CompletionLogprobs logprobs_;
   std::vector<engine::TokenLogprobs> tokens_;  ///< not sent yet
-  size_t shown_ids_ = 0;
+  UnsentIds ids_;
   bool first_ = true;
 };
 
-void stream_reply(RunningReplies& replies, const CompletionReply& completion, std::chrono::seconds keepalive,
-                  SseWriter& out) {
+void stream_reply(RunningReplies& replies, const CompletionReply& completion, SseWriter& out) {
   std::vector<ChoiceStream> choices;
   for (size_t i = 0; i < replies.size(); ++i) choices.emplace_back(completion, replies, i, out);
-  replies.stream(out, {keepalive, {}},
-                 [&](size_t index, engine::GenerationEvent& event) { choices[index].take(event); });
+  replies.stream(out, {}, [&](size_t index, engine::GenerationEvent& event) { choices[index].take(event); });
   completion.head.end_stream(kKind, replies, out);
 }
 
@@ -257,9 +251,6 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestR
     throw bad_field("suffix", "suffix is not currently supported");
   }
   request.echo = opt_bool(json, "echo").value_or(false);
-  if (request.common.stream && request.common.prompt_logprobs >= 0) {
-    throw bad_field("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
-  }
   const auto logprobs = opt_int(json, "logprobs", 0, std::numeric_limits<int32_t>::max());
   if (logprobs && *logprobs > kMaxTopLogprobs) throw too_many_logprobs("logprobs", *logprobs);
   request.common.logprobs = static_cast<int>(logprobs.value_or(-1));
@@ -272,11 +263,9 @@ HttpResponse completions(const HttpRequest& http, const ApiContext& api) {
   if (!api.tokenizer.has_vocabulary()) refuse_text(request);
   CompletionReply completion(request, api);
   std::vector<engine::GenerationRequest> choices = prepare(request, completion, api);
-  const std::chrono::seconds keepalive(api.rules.settings.api.sse_keepalive_s);
-  const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, completion, http); },
-                           [completion, keepalive](RunningReplies& replies, SseWriter& out) {
-                             stream_reply(replies, completion, keepalive, out);
-                           }};
+  const ReplyShapes shapes{
+      [&](RunningReplies& replies) { return whole_reply(replies, completion, http); },
+      [completion](RunningReplies& replies, SseWriter& out) { stream_reply(replies, completion, out); }};
   return answer(std::move(choices), api, request.common.stream, shapes);
 }
 

@@ -10,6 +10,9 @@
 
 namespace glm53::server {
 
+/// Header that names a request in replies and logs.
+inline constexpr const char* kRequestId = "X-Request-Id";
+
 struct HttpHeader {
   std::string name;
   std::string value;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "glm53/core/contains.h"
 #include "server/api_error.h"
 
 namespace glm53::server {
@@ -106,6 +107,13 @@ const std::string& require_string(const PromptJson& object, std::string_view key
   const std::string* value = opt_string(object, key, path);
   if (value == nullptr) throw bad_field(field_name(path, key), field_name(path, key) + " is required");
   return *value;
+}
+
+void require_one_of(std::string_view word, std::span<const std::string_view> words, const std::string& field) {
+  if (contains(words, word)) return;
+  std::string list;
+  for (const std::string_view known : words) list += (list.empty() ? "" : ", ") + std::string(known);
+  throw bad_field(field, field + " must be one of " + list);
 }
 
 void require_object(const PromptJson& value, const std::string& field) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,8 @@ inline std::string indexed(const std::string& path, size_t i) { return path + '[
 
 /// A string that must be there.
 const std::string& require_string(const text::PromptJson& object, std::string_view key, std::string_view path = {});
+/// A word that must be one of `words`; `field` names it.
+void require_one_of(std::string_view word, std::span<const std::string_view> words, const std::string& field);
 /// A value that must be an object; `field` names it.
 void require_object(const text::PromptJson& value, const std::string& field);
 

@@ -1,14 +1,15 @@
 #include "server/messages.h"
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "server/api_error.h"
-#include "server/chat_completions.h"
+#include "server/chat_generation.h"
 #include "server/completion_reply.h"
 #include "server/messages_request.h"
+#include "server/random_id.h"
+#include "server/reply_json.h"
 #include "server/reply_parts.h"
 
 namespace glm53::server {
@@ -108,6 +109,8 @@ ordered_json whole_reply(RunningReplies& replies, const MessageReply& message, c
 
 void send(SseWriter& out, const ordered_json& event) { out.event(event["type"].get<std::string>(), dump(event)); }
 
+void ping(SseWriter& out) { send(out, {{"type", "ping"}}); }
+
 /// Content blocks one after the other: one opens with the first text of its channel, or with a call, and closes before
 /// the next opens.
 class BlockStream {
@@ -166,13 +169,14 @@ class BlockStream {
 void stream_reply(RunningReplies& replies, const MessageReply& message, SseWriter& out) {
   const RunningReply& reply = replies[0];
   send(out, {{"type", "message_start"}, {"message", empty_message(message, usage_json(reply.prompt_tokens(), 0, 0))}});
-  send(out, {{"type", "ping"}});
+  ping(out);
   BlockStream blocks(out, message);
   try {
-    replies.stream(out, {std::chrono::seconds(message.settings.sse_keepalive_s), {}},
-                   [&](size_t, engine::GenerationEvent& event) {
-                     for (const text::ReplyDelta& delta : event.deltas) blocks.add(delta);
-                   });
+    replies.stream(
+        out, [&](size_t) { ping(out); },
+        [&](size_t, engine::GenerationEvent& event) {
+          for (const text::ReplyDelta& delta : event.deltas) blocks.add(delta);
+        });
   } catch (const ApiError& error) {
     out.event("error", messages_error_json(error));
     return;

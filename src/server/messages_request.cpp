@@ -206,7 +206,7 @@ std::vector<PromptJson> read_tools(const PromptJson& body) {
     const std::string* type = opt_string(tool, "type", path + '.');
     if (type != nullptr && *type != "custom") continue;
     const std::string& name = require_string(tool, "name", path + '.');
-    if (name.empty()) throw bad_field(path + ".name", path + ".name must not be empty");
+    check_tool_name(name, path + ".name");
     PromptJson::Object function = {{"name", text_of(name)}};
     if (const std::string* description = opt_string(tool, "description", path + '.')) {
       function.emplace_back("description", text_of(*description));
@@ -286,10 +286,8 @@ void read_output_config(const PromptJson& body, PromptJson::Object& variables, O
   }
   const std::string* effort = opt_string(*config, "effort", "output_config.");
   if (effort == nullptr) return;
-  static constexpr std::array<std::string_view, 5> kEfforts = {"low", "medium", "high", "xhigh", "max"};
-  if (std::find(kEfforts.begin(), kEfforts.end(), *effort) == kEfforts.end()) {
-    throw bad_field("output_config.effort", "output_config.effort must be one of low, medium, high, xhigh, max");
-  }
+  require_one_of(*effort, std::span(kEfforts).subspan<2>(),
+                 "output_config.effort");  // this API has no none, no minimal
   // As a template variable it is no switch: `thinking` alone says whether to think.
   variables.emplace_back("chat_template_kwargs", PromptJson::object({{"reasoning_effort", text_of(*effort)}}));
 }

@@ -1,20 +1,11 @@
 // What whole replies of all chat protocols are made of: the stretches of reasoning, text and calls.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-#include <string>
 #include <vector>
 
 #include "server/running_reply.h"
-#include "text/prompt_json.h"
 
 namespace glm53::server {
-
-/// A fresh id of a call: 24 hexadecimal digits after `prefix`.
-std::string call_id(const char* prefix);
-
-/// As deep as the parser of PromptJson lets a text be; integers beyond 64 bits become the nearest double.
-nlohmann::ordered_json to_json(const text::PromptJson& value);
 
 /// A reply's deltas as they come, what continues one another joined.
 class ReplyParts {

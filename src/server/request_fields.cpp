@@ -240,6 +240,9 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
     throw bad_field("cache_salt", "cache_salt must have 1 to 1024 characters");
   }
   read_stream(body, fields);
+  if (fields.stream && fields.prompt_logprobs >= 0) {
+    throw bad_field("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+  }
   return fields;
 }
 

@@ -1,14 +1,15 @@
 #include "server/responses.h"
 
-#include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "server/api_error.h"
-#include "server/chat_completions.h"
+#include "server/chat_generation.h"
 #include "server/completion_reply.h"
+#include "server/random_id.h"
+#include "server/reply_json.h"
 #include "server/reply_parts.h"
 #include "server/responses_request.h"
 
@@ -75,6 +76,7 @@ class OutputItem {
   }
 
   bool holds(const text::ReplyDelta& delta) const { return channel_ == delta.channel && call_ == delta.call; }
+  ReplyChannel channel() const { return channel_; }
   bool is_reasoning() const { return channel_ == ReplyChannel::kReasoning; }
   bool is_call() const { return channel_ == ReplyChannel::kCall; }
   bool is_custom() const { return is_call() && tool_.custom; }
@@ -140,11 +142,9 @@ class OutputItem {
   std::string text_;
 };
 
-/// A reply that was cut was cut in its last item, or behind it where that is a call that comes only once it is
-/// complete.
-const char* last_status(const OutputItem& item, const engine::GenerationResult& result, bool calls_in_pieces) {
-  const bool cut = result.reason == engine::FinishReason::kLength;
-  return cut && (calls_in_pieces || !item.is_call()) ? "incomplete" : "completed";
+/// Of a reply's last item: whether it was being written when the reply was cut, or something that came to no item.
+const char* last_status(const OutputItem& item, const engine::GenerationResult& result) {
+  return result.cut_channel == item.channel() ? "incomplete" : "completed";
 }
 
 ordered_json whole_reply(RunningReplies& replies, const ResponseHead& head, const HttpRequest& http) {
@@ -157,7 +157,7 @@ ordered_json whole_reply(RunningReplies& replies, const ResponseHead& head, cons
   for (size_t i = 0; i < all.size(); ++i) {
     OutputItem item(all[i], head.tools);
     item.add(all[i].text);
-    output.push_back(item.done(i + 1 < all.size() ? "completed" : last_status(item, *reply.result(), false)));
+    output.push_back(item.done(i + 1 < all.size() ? "completed" : last_status(item, *reply.result())));
   }
   return head.ended(*reply.result(), std::move(output));
 }
@@ -183,7 +183,7 @@ class ResponseStream {
   }
 
   void end(const engine::GenerationResult& result) {
-    if (item_) close(last_status(*item_, result, head_.settings.tool_stream == "incremental"));
+    if (item_) close(last_status(*item_, result));
     ordered_json response = head_.ended(result, std::move(output_));
     const std::string status = response["status"];
     send("response." + status, {{"response", std::move(response)}});
@@ -269,10 +269,9 @@ void stream_reply(RunningReplies& replies, const ResponseHead& head, SseWriter& 
   ResponseStream stream(out, head);
   stream.begin();
   try {
-    replies.stream(out, {std::chrono::seconds(head.settings.sse_keepalive_s), {}},
-                   [&](size_t, engine::GenerationEvent& event) {
-                     for (const text::ReplyDelta& delta : event.deltas) stream.add(delta);
-                   });
+    replies.stream(out, {}, [&](size_t, engine::GenerationEvent& event) {
+      for (const text::ReplyDelta& delta : event.deltas) stream.add(delta);
+    });
   } catch (const ApiError& error) {
     stream.fail(error);
     return;

@@ -1,6 +1,5 @@
 #include "server/responses_request.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
@@ -8,6 +7,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "glm53/core/contains.h"
 #include "glm53/core/printable.h"
 #include "server/api_error.h"
 #include "server/chat_json.h"
@@ -28,11 +28,6 @@ constexpr UnsupportedField kUnsupported[] = {
     {"top_logprobs", Neutral::kZero},
 };
 
-template <size_t N>
-bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 // ---- content
 
 /// The text parts of a message or a tool's output; refusals have no place in a prompt.
@@ -47,9 +42,9 @@ PromptJson read_content(const PromptJson& content, const std::string& path) {
     const std::string part_path = indexed(path, i);
     require_object(part, part_path);
     const std::string& type = require_string(part, "type", part_path + '.');
-    if (is_one_of(type, kText)) {
+    if (contains(kText, type)) {
       parts.push_back(text_part(require_string(part, "text", part_path + '.')));
-    } else if (is_one_of(type, kMedia)) {
+    } else if (contains(kMedia, type)) {
       throw bad_field(part_path, type + " is not supported by this version: " + part_path);
     } else if (type != "refusal") {
       throw bad_field(part_path + ".type",
@@ -214,7 +209,7 @@ std::vector<PromptJson> read_messages(const PromptJson& body) {
 /// A function as the template wants it. Free text of a custom tool becomes the one argument `input`.
 PromptJson read_function(const PromptJson& tool, bool custom, const std::string& space, const std::string& path) {
   const std::string& name = require_string(tool, "name", path + '.');
-  if (name.empty()) throw bad_field(path + ".name", path + ".name must not be empty");
+  check_tool_name(space + name, path + ".name");
   opt_string(tool, "description", path + '.');
   opt_object(tool, "parameters", path + '.');
   PromptJson::Object function;
@@ -249,6 +244,7 @@ void read_tool_list(const PromptJson::Array& tools, const std::string& space, co
       request.tools[full] = {space, full.substr(prefix.size()), custom};
     } else if (type == "namespace" && space.empty()) {
       const std::string& name = require_string(tool, "name", tool_path + '.');
+      check_tool_name(name, tool_path + ".name");
       if (const PromptJson::Array* inner = opt_array(tool, "tools", tool_path + '.')) {
         read_tool_list(*inner, name, tool_path + ".tools", request);
       }
@@ -272,7 +268,7 @@ void check_include(const PromptJson& body) {
   for (size_t i = 0; i < include->size(); ++i) {
     const PromptJson& value = (*include)[i];
     const std::string path = indexed("include", i);
-    if (!value.is_string() || !is_one_of(value.as_string(), kKnown)) {
+    if (!value.is_string() || !contains(kKnown, value.as_string())) {
       throw bad_field(path, path + " is not a value that a response can include");
     }
   }
@@ -286,8 +282,6 @@ void read_text(const PromptJson& body, OutputConstraint& constraint) {
 
 /// What the template hears of `reasoning`, and of the switches that chat requests have too.
 PromptJson template_variables(const PromptJson& body) {
-  static constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
-                                                               "high", "xhigh",   "max"};
   PromptJson::Object variables;
   for (const char* key : {"chat_template_kwargs", "enable_thinking", "thinking"}) {
     if (const PromptJson* value = body.find(key)) variables.emplace_back(key, *value);
@@ -295,10 +289,7 @@ PromptJson template_variables(const PromptJson& body) {
   const PromptJson* reasoning = opt_object(body, "reasoning");
   const std::string* effort = reasoning != nullptr ? opt_string(*reasoning, "effort", "reasoning.") : nullptr;
   if (effort != nullptr) {
-    if (!is_one_of(*effort, kEfforts)) {
-      throw bad_field("reasoning.effort",
-                      "reasoning.effort must be one of none, minimal, low, medium, high, xhigh, max");
-    }
+    require_one_of(*effort, kEfforts, "reasoning.effort");
     variables.emplace_back("reasoning_effort", text_of(*effort));
   }
   return PromptJson::object(std::move(variables));
@@ -312,7 +303,7 @@ PromptJson shortest(float value) {
 PromptJson read_echo(const PromptJson& body, const CommonFields& common) {
   static constexpr std::array<std::string_view, 2> kTruncations = {"auto", "disabled"};
   const std::string* truncation = opt_string(body, "truncation");
-  if (truncation != nullptr && !is_one_of(*truncation, kTruncations)) {
+  if (truncation != nullptr && !contains(kTruncations, *truncation)) {
     throw bad_field("truncation", "truncation must be auto or disabled");
   }
   opt_object(body, "metadata");
@@ -356,6 +347,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestRul
   chat.prompt.messages = read_messages(json);
   if (const PromptJson::Array* tools = opt_array(json, "tools")) read_tool_list(*tools, {}, "tools", request);
   chat.tool_choice = read_tool_choice(json, chat.prompt.tools, true);
+  keep_allowed(chat.tool_choice, chat.prompt.tools);
   chat.parallel_tool_calls = opt_bool(json, "parallel_tool_calls").value_or(true);
   read_template(template_variables(json), rules, chat.prompt);
   request.echo = read_echo(json, chat.common);

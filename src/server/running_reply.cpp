@@ -1,10 +1,9 @@
 #include "server/running_reply.h"
 
-#include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <random>
+#include <utility>
 
+#include "glm53/core/contains.h"
 #include "server/api_error.h"
 
 namespace glm53::server {
@@ -12,6 +11,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{50};  // how soon a closed connection is noticed
 constexpr std::chrono::seconds kAtWork{2};      // of silence after which a reply shows that it is being worked on
+constexpr const char* kKeepalive = "keepalive";
 constexpr int kRetryAfterSeconds = 5;
 
 ApiError refusal(const engine::SubmitError& error, const std::vector<engine::GenerationRequest>& requests) {
@@ -80,21 +80,18 @@ nlohmann::ordered_json RunningReply::stop_reason(const engine::GenerationResult&
   for (const auto& [id, stop] : marker_stops_) {
     if (id == *result.stop_id) return stop;
   }
-  const auto holds = [&result](const std::vector<int32_t>& ids) {
-    return std::find(ids.begin(), ids.end(), *result.stop_id) != ids.end();
-  };
-  return holds(stop_ids_) || holds(end_ids_) ? nlohmann::ordered_json(*result.stop_id) : nlohmann::ordered_json();
+  const bool shown = contains(stop_ids_, *result.stop_id) || contains(end_ids_, *result.stop_id);
+  return shown ? nlohmann::ordered_json(*result.stop_id) : nlohmann::ordered_json();
 }
 
 bool RunningReply::unclosed_reasoning() const {
   const bool ended_itself = result_ && result_->reason == engine::FinishReason::kStop && result_->stop_id &&
-                            std::find(stop_ids_.begin(), stop_ids_.end(), *result_->stop_id) == stop_ids_.end();
-  return ended_itself && starts_in_reasoning_ &&
-         std::find(tokens_.begin(), tokens_.end(), think_close_) == tokens_.end();
+                            !contains(stop_ids_, *result_->stop_id);
+  return ended_itself && starts_in_reasoning_ && !contains(tokens_, think_close_);
 }
 
 RunningReplies::RunningReplies(std::vector<engine::GenerationRequest> requests, const ApiContext& api)
-    : signal_(std::make_shared<engine::ReadySignal>()) {
+    : keepalive_(api.rules.settings.api.sse_keepalive_s), signal_(std::make_shared<engine::ReadySignal>()) {
   std::vector<std::shared_ptr<engine::Generation>> generations;
   try {
     generations = api.generator.submit(requests);
@@ -131,30 +128,22 @@ void RunningReplies::collect(const std::function<bool()>& client_gone, const Tak
   }
 }
 
-void RunningReplies::stream(SseWriter& out, const Silence& silence, const Take& take) {
+void RunningReplies::stream(SseWriter& out, const AtWork& at_work, const Take& take) {
   const std::function<bool()> client_gone = [&out] { return out.client_gone(); };
-  std::vector<size_t> held(replies_.size());  // tokens of each choice that its client has been told of
+  std::vector<size_t> seen(replies_.size());  // tokens of each choice
   while (step(client_gone, take)) {
-    if (silence.at_work && out.silence() >= kAtWork) {
-      for (size_t i = 0; i < replies_.size(); ++i) {
-        const size_t now = replies_[i]->held_tokens();
-        if (now > held[i]) silence.at_work(i);
-        held[i] = now;
+    const bool silent = out.silence() >= kAtWork;
+    for (size_t i = 0; i < replies_.size(); ++i) {
+      const size_t tokens = replies_[i]->tokens().size() + replies_[i]->held_tokens();
+      if (tokens == std::exchange(seen[i], tokens) || !silent) continue;
+      if (at_work) {
+        at_work(i);
+      } else {
+        out.comment(kKeepalive);
       }
     }
-    if (silence.keepalive.count() > 0 && out.silence() >= silence.keepalive) out.comment("keepalive");
+    if (keepalive_.count() > 0 && out.silence() >= keepalive_) out.comment(kKeepalive);
   }
-}
-
-std::string random_id() {
-  std::random_device entropy;
-  char text[33];
-  for (int i = 0; i < 4; ++i) std::snprintf(text + i * 8, 9, "%08x", static_cast<unsigned>(entropy()));
-  return text;
-}
-
-std::string dump(const nlohmann::ordered_json& value) {
-  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace glm53::server

@@ -74,27 +74,20 @@ class RunningReplies {
   /// throws ClientGone, and ApiError when the engine did not finish a choice.
   void collect(const std::function<bool()>& client_gone, const Take& take);
 
-  struct Silence {
-    std::chrono::seconds keepalive{0};           ///< a comment is sent after this much; 0: never
-    std::function<void(size_t choice)> at_work;  ///< called after 2 s in which the choice got tokens; may be empty
-  };
-  /// The same for a stream: `take` sends each event.
-  void stream(SseWriter& out, const Silence& silence, const Take& take);
+  /// Shows that a choice is being worked on.
+  using AtWork = std::function<void(size_t choice)>;
+  /// The same for a stream: `take` sends each event. A choice that gets tokens, although nothing has been sent for 2 s
+  /// (they belong to a call that is held back, or to reasoning that is not shown), is `at_work`; where that is empty, a
+  /// comment says so. A comment is also sent after api.sse_keepalive_s of any silence (0: never).
+  void stream(SseWriter& out, const AtWork& at_work, const Take& take);
 
  private:
   /// One event of each choice that has one, else waits for one, 50 ms at most. False once all have ended.
   bool step(const std::function<bool()>& client_gone, const Take& take);
 
+  const std::chrono::seconds keepalive_;
   std::shared_ptr<engine::ReadySignal> signal_;
   std::vector<std::unique_ptr<RunningReply>> replies_;
 };
-
-/// Header that names a request in replies and logs.
-inline constexpr const char* kRequestId = "X-Request-Id";
-
-/// 32 hexadecimal digits from OS entropy.
-std::string random_id();
-/// JSON text with anything that is not UTF-8 replaced.
-std::string dump(const nlohmann::ordered_json& value);
 
 }  // namespace glm53::server

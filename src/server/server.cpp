@@ -17,9 +17,10 @@
 #include "server/http_server.h"
 #include "server/messages.h"
 #include "server/metrics.h"
+#include "server/random_id.h"
+#include "server/reply_json.h"
 #include "server/request_gate.h"
 #include "server/responses.h"
-#include "server/running_reply.h"
 #include "server/tokenize.h"
 
 namespace glm53::server {

@@ -3,10 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api_error.h"
-#include "server/chat_completions.h"
-#include "server/chat_request.h"
+#include "server/chat_generation.h"
 #include "server/json_get.h"
-#include "server/running_reply.h"
+#include "server/reply_json.h"
 
 namespace glm53::server {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
+#include "glm53/core/contains.h"
 #include "glm53/core/printable.h"
 #include "server/api_error.h"
 #include "server/json_get.h"
@@ -79,6 +79,16 @@ ToolChoice read_word(const std::string& word) {
 
 }  // namespace
 
+bool ToolChoice::permits(const std::string& function) const {
+  return mode == Mode::kNamed ? function == name : allowed.empty() || contains(allowed, function);
+}
+
+void check_tool_name(const std::string& name, const std::string& field) {
+  if (text::is_callable_name(name)) return;
+  throw bad_field(field, field + " must be 1 to " + std::to_string(text::kMaxToolName) +
+                             " bytes without white space, control characters and '<', and not begin with '{'");
+}
+
 const PromptJson& tool_function(const PromptJson& tool) {
   const PromptJson* nested = tool.find("function");
   return nested != nullptr && nested->is_object() ? *nested : tool;
@@ -107,16 +117,17 @@ ToolChoice read_tool_choice(const PromptJson& body, const std::vector<PromptJson
   return named_choice(reference.name, tools, reference.field);
 }
 
+void keep_allowed(const ToolChoice& choice, std::vector<PromptJson>& tools) {
+  if (choice.allowed.empty()) return;
+  std::erase_if(tools, [&](const PromptJson& tool) { return !choice.permits(name_of(tool)); });
+}
+
 std::shared_ptr<const text::OfferedTools> offered_tools(const std::vector<PromptJson>& tools,
                                                         const ToolChoice& choice) {
   if (choice.mode == Mode::kNone || tools.empty()) return nullptr;
-  const std::set<std::string> allowed(choice.allowed.begin(), choice.allowed.end());
   std::map<std::string, const PromptJson*> last;
   for (const PromptJson& tool : tools) {
-    const std::string& name = name_of(tool);
-    const bool usable =
-        (choice.mode != Mode::kNamed || name == choice.name) && (allowed.empty() || allowed.count(name));
-    if (usable) last[name] = &tool_function(tool);
+    if (choice.permits(name_of(tool))) last[name_of(tool)] = &tool_function(tool);
   }
   auto offered = std::make_shared<text::OfferedTools>();
   for (const auto& [name, function] : last) {

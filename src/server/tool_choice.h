@@ -23,7 +23,15 @@ struct ToolChoice {
   Mode mode = Mode::kNone;
   std::string name;                  ///< kNamed
   std::vector<std::string> allowed;  ///< kAuto, kRequired: the only functions to be called; empty: all
+
+  /// Whether the function may be called, as far as the choice names functions.
+  bool permits(const std::string& function) const;
+  /// Whether it names functions at all.
+  bool restricts() const { return mode == Mode::kNamed || !allowed.empty(); }
 };
+
+/// Throws ApiError 400 naming `field` for a function's name that no reply can carry (text::is_callable_name).
+void check_tool_name(const std::string& name, const std::string& field);
 
 /// The object that holds a tool's name and parameters: the tool's `function`, or the tool itself where it is flat.
 const text::PromptJson& tool_function(const text::PromptJson& tool);
@@ -37,6 +45,9 @@ ToolChoice read_tool_choice(const text::PromptJson& body, const std::vector<text
 
 /// A choice of one function. Throws ApiError 400 naming `field` when it is not in `tools`.
 ToolChoice named_choice(const std::string& name, const std::vector<text::PromptJson>& tools, const std::string& field);
+
+/// Of the tools that the prompt shows, those that allowed_tools leaves: the model would call what it sees.
+void keep_allowed(const ToolChoice& choice, std::vector<text::PromptJson>& tools);
 
 /// What the reply's parser has to know; null where no calls are looked for. Of several tools of one name the last
 /// counts.

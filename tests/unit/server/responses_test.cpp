@@ -107,8 +107,10 @@ TEST_F(ResponsesTest, EchoedValuesOfAnySize) {
 }
 
 TEST_F(ResponsesTest, ACutReplyIsIncomplete) {
-  reply_with({{ReplyChannel::kReasoning, "a"}, {ReplyChannel::kContent, "b"}},
-             [](auto& result) { result.reason = FinishReason::kLength; });
+  reply_with({{ReplyChannel::kReasoning, "a"}, {ReplyChannel::kContent, "b"}}, [](auto& result) {
+    result.reason = FinishReason::kLength;
+    result.cut_channel = ReplyChannel::kContent;
+  });
   const json body = json::parse(say_hi().body);
   EXPECT_EQ(body["status"], "incomplete");
   EXPECT_EQ(body["incomplete_details"], json::parse(R"({"reason":"max_output_tokens"})"));
@@ -117,6 +119,33 @@ TEST_F(ResponsesTest, ACutReplyIsIncomplete) {
   const auto events = named_events(say_hi(R"("stream":true)").body);
   EXPECT_EQ(events.back()["type"], "response.incomplete");
   EXPECT_EQ(events.back()["response"]["output"][1]["status"], "incomplete");
+}
+
+TEST_F(ResponsesTest, OnlyTheItemThatWasBeingWrittenIsIncomplete) {
+  using Channel = std::optional<ReplyChannel>;
+  const auto statuses = [&](std::vector<text::ReplyDelta> deltas, Channel cut) {
+    reply_with(std::move(deltas), [cut](auto& result) {
+      result.reason = FinishReason::kLength;
+      result.cut_channel = cut;
+    });
+    const json whole = json::parse(say_hi().body);
+    const json streamed = named_events(say_hi(R"("stream":true)").body).back()["response"];
+    EXPECT_EQ(whole["status"], "incomplete");
+    EXPECT_EQ(streamed["status"], "incomplete");
+    std::vector<std::string> all;
+    for (size_t i = 0; i < whole["output"].size(); ++i) {
+      all.push_back(whole["output"][i]["status"]);
+      EXPECT_EQ(streamed["output"][i]["status"], all.back());
+    }
+    return all;
+  };
+  const text::ReplyDelta reasoning{ReplyChannel::kReasoning, "a"}, content{ReplyChannel::kContent, "b"},
+      call{ReplyChannel::kCall, "{}", 0, "f"};
+  EXPECT_THAT(statuses({reasoning}, ReplyChannel::kReasoning), ElementsAre("incomplete"));
+  EXPECT_THAT(statuses({reasoning}, ReplyChannel::kContent), ElementsAre("completed"));
+  EXPECT_THAT(statuses({reasoning, content}, std::nullopt), ElementsAre("completed", "completed"));
+  EXPECT_THAT(statuses({content, call}, ReplyChannel::kContent), ElementsAre("completed", "completed"));
+  EXPECT_THAT(statuses({content, call}, ReplyChannel::kCall), ElementsAre("completed", "incomplete"));
 }
 
 TEST_F(ResponsesTest, Effort) {

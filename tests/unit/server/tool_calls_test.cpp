@@ -105,6 +105,52 @@ TEST_F(ToolCallsTest, TheParserHearsOfTheToolsThatMayBeCalled) {
   EXPECT_EQ(generator_.last().reply.tools->size(), 1U);
 }
 
+TEST_F(ToolCallsTest, AllowedToolsAreAllThatTheModelSeesAndCalls) {
+  const std::string tools = R"({"type":"function","name":"f"},{"type":"function","name":"gg"})";
+  for (const std::string mode : {"auto", "required"}) {
+    const std::string allowed =
+        R"("tool_choice":{"type":"allowed_tools","mode":")" + mode + R"(","tools":[{"type":"function","name":"gg"}]})";
+    for (const bool flat : {true, false}) {
+      const std::string fields = R"("tools":[)" + tools + "]," + allowed;
+      const RawReply reply = flat ? response(fields) : chat(fields);
+      ASSERT_EQ(reply.status, 200) << reply.body;
+      EXPECT_THAT(last_prompt(), HasSubstr("\"gg\""));
+      EXPECT_THAT(last_prompt(), Not(HasSubstr("\"f\"")));
+      const engine::GenerationRequest request = generator_.last();
+      ASSERT_EQ(request.reply.tools->size(), 1U);
+      EXPECT_EQ(request.reply.tools->front().name, "gg");
+      EXPECT_FALSE(request.reply.unknown_tools);
+      EXPECT_EQ(request.grammar != nullptr, mode == "required");
+    }
+  }
+  chat(kTools);
+  EXPECT_TRUE(generator_.last().reply.unknown_tools);
+}
+
+TEST_F(ToolCallsTest, NamesThatNoReplyCouldCarryAreRefused) {
+  const auto refused = [](const RawReply& reply, const std::string& field) {
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    const json error = json::parse(reply.body)["error"];
+    EXPECT_THAT(error["message"].get<std::string>(), testing::StartsWith(field + " must be 1 to 256 bytes"));
+    EXPECT_EQ(error.value("param", field), field);  // the Messages API has none
+  };
+  for (const std::string& name : {std::string(), std::string("a b"), std::string("a\\n"), std::string("{a"),
+                                  std::string("a<b"), std::string(257, 'x')}) {
+    const std::string named = R"("name":")" + name + '"';
+    refused(chat(R"("tools":[{"name":"f"},{"type":"function","function":{)" + named + "}}]"), "tools[1].function.name");
+    refused(chat(R"("tools":[{)" + named + "}]"), "tools[0].name");
+    refused(response(R"("tools":[{"type":"function",)" + named + "}]"), "tools[0].name");
+    refused(response(R"("tools":[{"type":"namespace",)" + named + R"(,"tools":[{"type":"function","name":"f"}]}])"),
+            "tools[0].name");
+    refused(message(R"("tools":[{"input_schema":{},)" + named + "}]"), "tools[0].name");
+  }
+  refused(response(R"("tools":[{"type":"namespace","name":"ns","tools":[{"type":"function","name":"a b"}]}])"),
+          "tools[0].tools[0].name");
+  for (const std::string name : {"größe", "天气", "a.b/c:d", "f{x}"}) {
+    EXPECT_EQ(chat(R"("tools":[{"name":")" + name + R"("}])").status, 200) << name;
+  }
+}
+
 TEST_F(ToolCallsTest, ArgumentsComePiecewiseOnlyInStreams) {
   settings_.api.tool_stream = "incremental";
   chat(kTools);
@@ -166,15 +212,44 @@ TEST_F(ToolCallsTest, LengthWins) {
   EXPECT_EQ(assemble(chunks_of(chat(std::string(kTools) + R"(,"stream":true)"))).finish, "length");
 }
 
-TEST_F(ToolCallsTest, AChatAtWorkOnACallShowsIt) {
+/// A call after 2.4 s of tokens that show nothing.
+void work_on_a_call(engine::Generation& generation, const engine::GenerationRequest& request) {
+  for (int32_t i = 0; i < 24; ++i) {
+    generation.publish(std::array<int32_t, 1>{i}, {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  generation.publish({}, {call(0, "f", "{}")});
+  generation.finish(result_of(request, FinishReason::kStop));
+}
+
+size_t count_of(const std::string& part, const std::string& text) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST_F(ToolCallsTest, EveryStreamShowsThatItIsBeingWorkedOn) {
+  generator_.script = work_on_a_call;
+  EXPECT_EQ(count_of("event: ping", message(R"("stream":true)").body), 2U) << "the first one comes with the start";
+  EXPECT_EQ(count_of("\n\n: keepalive\n\n", response(R"("stream":true)").body), 1U);
+  EXPECT_EQ(count_of(": keepalive\n\n", ask(post("/v1/completions", R"({"prompt":[5],"stream":true})")).body), 1U);
+}
+
+TEST_F(ToolCallsTest, HiddenReasoningIsWorkToo) {
   generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
     for (int32_t i = 0; i < 24; ++i) {
-      generation.publish(std::array<int32_t, 1>{i}, {});
+      generation.publish(std::array<int32_t, 1>{i}, {{ReplyChannel::kReasoning, "hm"}});
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    generation.publish({}, {call(0, "f", "{}")});
     generation.finish(result_of(request, FinishReason::kStop));
   };
+  EXPECT_EQ(count_of("event: ping", message(R"("stream":true)").body), 2U);
+  EXPECT_EQ(count_of(": keepalive", chat(R"("stream":true,"include_reasoning":false)").body), 1U);
+  EXPECT_EQ(count_of(": keepalive", chat(R"("stream":true)").body), 0U);
+}
+
+TEST_F(ToolCallsTest, AChatAtWorkOnACallShowsIt) {
+  generator_.script = work_on_a_call;
   const auto empty_chunks = [&](const std::string& fields) {
     const auto chunks = chunks_of(chat(fields + R"("stream":true)"));
     return std::count_if(chunks.begin(), chunks.end(), [](const json& chunk) {
@@ -319,7 +394,10 @@ TEST_F(ToolCallsTest, ACallThatCameAtOnceIsCompleteInACutResponse) {
 
 TEST_F(ToolCallsTest, ACutCallOfAResponse) {
   settings_.api.tool_stream = "incremental";
-  reply_with({call(0, "patch", R"({"input": "x)")}, [](auto& result) { result.reason = FinishReason::kLength; });
+  reply_with({call(0, "patch", R"({"input": "x)")}, [](auto& result) {
+    result.reason = FinishReason::kLength;
+    result.cut_channel = ReplyChannel::kCall;
+  });
   const auto events = named_events(response(std::string(kResponseTools) + R"(,"stream":true)").body);
   EXPECT_EQ(events.back()["type"], "response.incomplete");
   EXPECT_EQ(events.back()["response"]["output"][0]["status"], "incomplete");
