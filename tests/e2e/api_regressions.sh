@@ -61,6 +61,13 @@ refused() {
   done
 }
 
+# http_rows ITEM: the checks of http_rows.cpp that belong to it, against a server with the limits it expects.
+http_rows() {
+  start_server --set server.max_body_mib=1 --set server.header_timeout_s=2 --set scheduler.prefill_rows=64
+  "$program_folder/http_rows" "${url##*:}" "$server_pid" "$1" >"$scratch/rows" 2>&1 || failures=$((failures + 1))
+  cat "$scratch/rows"
+}
+
 for item in "${0%.sh}"/*.sh; do
   wanted=$([ $# -eq 0 ] && echo yes)
   for prefix in "$@"; do [[ ${item##*/} != "$prefix"* ]] || wanted=yes; done

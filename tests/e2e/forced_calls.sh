@@ -5,29 +5,22 @@
 start_server
 
 user='"messages":[{"role":"user","content":"What is the weather in London?"}]'
-on='"chat_template_kwargs":{"enable_thinking":true},"thinking_token_budget":40'
-off='"chat_template_kwargs":{"enable_thinking":false}'
 chat() { post /v1/chat/completions "{$user,\"max_tokens\":400,$1}"; }
 
 tools='"tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{"city":{"enum":["London","Paris"]},"days":{"type":"integer","minimum":1,"maximum":9}},"required":["city"]}}},
   {"type":"function","function":{"name":"get_time","parameters":{"type":"object","properties":{}}}}]'
 call_ok='(.function.arguments | fromjson) as $a | if .function.name == "get_weather" then ($a.city | IN("London","Paris")) and ($a.days // 1 | IN(range(1;10)))
   else .function.name == "get_time" and $a == {} end'
-# calls NAME FIELDS TEST FINISH: as follows, of the list of calls.
+# calls NAME FIELDS TEST FINISH: replies are calls alone, their list passes the jq TEST, and they end with FINISH.
 calls() {
-  local name=$1 fields=$2 test=$3 finish=$4 bad='' mode draw reply n=0
-  for mode in "$on" "$off"; do
-    for draw in '"temperature":0' '"temperature":1.5,"top_p":1,"seed":1' '"temperature":1.5,"top_p":1,"seed":2' \
-      '"temperature":1.5,"top_p":1,"seed":3'; do
-      reply=$(chat "$tools,$fields,$mode,$draw")
-      if [ "$(jq -r ".choices[0] | .finish_reason == \"$finish\" and .message.content == null and
-        (.message.tool_calls | length > 0 and all($call_ok) and ($test))" <<<"$reply" 2>&1)" != true ]; then
-        bad+="$draw: $reply"$'\n'
-      fi
-      n=$((n + 1))
-    done
-  done
-  if [ -z "$bad" ]; then ok "$name ($n replies)"; else not_ok "$name" "$bad"; fi
+  local fields=$2 test=$3 finish=$4
+  every_draw "$1" calls_once
+}
+calls_once() {
+  local reply
+  reply=$(chat "$tools,$fields,$1")
+  [ "$(jq -r ".choices[0] | .finish_reason == \"$finish\" and .message.content == null and
+    (.message.tool_calls | length > 0 and all($call_ok) and ($test))" <<<"$reply" 2>&1)" = true ] || echo "$1: $reply"
 }
 calls "required: one call, not parallel" '"tool_choice":"required","parallel_tool_calls":false' 'length == 1' tool_calls
 calls "a named function" '"tool_choice":{"type":"function","function":{"name":"get_time"}}' \

@@ -1,12 +1,14 @@
 // Protocol abuse that curl cannot do, against a server that listens on 127.0.0.1: the rows of spec 80 §2.1 and the
 // items of spec 40 §14 that are about connections. Prints "ok NAME" and "not ok NAME" lines.
-//   http_rows PORT PID
+//   http_rows PORT PID ITEM
+// ITEM is 08 (bodies and pipelines), 09 (clients that leave) or 80 (the other rows).
 // The server is expected to run with server.max_body_mib=1, server.header_timeout_s=2 and scheduler.prefill_rows=64;
 // PID is its process. Nothing here compares times: a slow machine makes the waits longer, not wrong.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -336,14 +338,19 @@ void no_delay() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: http_rows PORT PID\n");
+  using Tests = std::vector<void (*)()>;
+  const std::map<std::string, Tests> items = {
+      {"08", {framing}},
+      {"09", {disconnects}},
+      {"80", {eight_streams, eight_idle, old_client, body_limits, headers, many_connections, no_delay}}};
+  const auto item = argc == 4 ? items.find(argv[3]) : items.end();
+  if (item == items.end()) {
+    std::fprintf(stderr, "usage: http_rows PORT PID 08|09|80\n");
     return 2;
   }
   port = std::atoi(argv[1]);
   server_pid = std::atoi(argv[2]);
-  for (const auto test : {eight_streams, eight_idle, old_client, disconnects, body_limits, headers, framing,
-                          many_connections, no_delay}) {
+  for (const auto test : item->second) {
     try {
       test();
     } catch (const std::exception& error) {

@@ -80,6 +80,22 @@ post() {
 }
 status() { cat "$scratch/status"; }
 
+# Fields of a chat request: with reasoning, bounded, and without.
+on='"chat_template_kwargs":{"enable_thinking":true},"thinking_token_budget":40'
+off='"chat_template_kwargs":{"enable_thinking":false}'
+# every_draw NAME CHECK: CHECK gets the fields of a reply as an argument, with reasoning and without, greedy and hot, and
+# prints what is wrong with it: nothing, each time.
+every_draw() {
+  local name=$1 check=$2 mode draw bad='' n=0
+  for mode in "$on" "$off"; do
+    for draw in '"temperature":0' '"temperature":1.5,"top_p":1,"seed":'{1,2,3}; do
+      bad+=$("$check" "$mode,$draw")
+      n=$((n + 1))
+    done
+  done
+  if [ -z "$bad" ]; then ok "$name ($n replies)"; else not_ok "$name" "$bad"; fi
+}
+
 # until_true COMMAND…: until it succeeds; fails when it has not within two minutes.
 until_true() {
   local give_up=$((SECONDS + 120))
