@@ -137,7 +137,7 @@ void add_message(const PromptJson& item, const std::string& path, History& histo
 std::string full_name(const PromptJson& item, const std::string& path) {
   const std::string* space = opt_string(item, "namespace", path + '.');
   const std::string& name = require_string(item, "name", path + '.');
-  return space == nullptr || space->empty() ? name : *space + "__" + name;
+  return full_tool_name(space != nullptr ? *space : "", name);
 }
 
 void add_call(const PromptJson& item, bool custom, const std::string& path, History& history) {
@@ -209,13 +209,15 @@ std::vector<PromptJson> read_messages(const PromptJson& body) {
 /// A function as the template wants it. Free text of a custom tool becomes the one argument `input`.
 PromptJson read_function(const PromptJson& tool, bool custom, const std::string& space, const std::string& path) {
   const std::string& name = require_string(tool, "name", path + '.');
-  check_tool_name(space + name, path + ".name");
+  const std::string full = full_tool_name(space, name);
+  check_tool_name(name, path + ".name");
+  check_tool_name(full, path + ".name");
   opt_string(tool, "description", path + '.');
   opt_object(tool, "parameters", path + '.');
   PromptJson::Object function;
   for (const auto& [key, value] : tool.members()) {
     const bool left_out = key == "type" || value.is_null() || (custom && (key == "format" || key == "parameters"));
-    if (!left_out) function.emplace_back(key, key == "name" ? text_of(space + name) : value);
+    if (!left_out) function.emplace_back(key, key == "name" ? text_of(full) : value);
   }
   if (custom) {
     static const PromptJson kInput =
@@ -236,12 +238,11 @@ void read_tool_list(const PromptJson::Array& tools, const std::string& space, co
     const std::string& type = require_string(tool, "type", tool_path + '.');
     if (type == "function" || type == "custom") {
       const PromptJson* nested = opt_object(tool, "function", tool_path + '.');
-      const std::string prefix = space.empty() ? space : space + "__";
       const bool custom = nested == nullptr && type == "custom";
-      out.push_back(nested != nullptr ? read_function(*nested, false, prefix, tool_path + ".function")
-                                      : read_function(tool, custom, prefix, tool_path));
-      const std::string& full = tool_function(out.back()).find("name")->as_string();
-      request.tools[full] = {space, full.substr(prefix.size()), custom};
+      out.push_back(nested != nullptr ? read_function(*nested, false, space, tool_path + ".function")
+                                      : read_function(tool, custom, space, tool_path));
+      const std::string& name = (nested != nullptr ? *nested : tool).find("name")->as_string();
+      request.tools[full_tool_name(space, name)] = {space, name, custom};
     } else if (type == "namespace" && space.empty()) {
       const std::string& name = require_string(tool, "name", tool_path + '.');
       check_tool_name(name, tool_path + ".name");

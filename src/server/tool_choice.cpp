@@ -44,7 +44,7 @@ Reference read_reference(const PromptJson& object, const std::string& path) {
   const PromptJson& holder = nested != nullptr ? *nested : object;
   const std::string& name = require_string(holder, "name", prefix);
   const std::string* space = opt_string(holder, "namespace", prefix);
-  return {space == nullptr || space->empty() ? name : *space + "__" + name, prefix + "name"};
+  return {full_tool_name(space != nullptr ? *space : "", name), prefix + "name"};
 }
 
 /// {"type":"allowed_tools","allowed_tools":{"mode","tools"}}, or the two members at its own level.
@@ -87,6 +87,10 @@ void check_tool_name(const std::string& name, const std::string& field) {
   if (text::is_callable_name(name)) return;
   throw bad_field(field, field + " must be 1 to " + std::to_string(text::kMaxToolName) +
                              " bytes without white space, control characters and '<', and not begin with '{'");
+}
+
+std::string full_tool_name(const std::string& space, const std::string& name) {
+  return space.empty() ? name : space + "__" + name;
 }
 
 const PromptJson& tool_function(const PromptJson& tool) {

@@ -33,6 +33,9 @@ struct ToolChoice {
 /// Throws ApiError 400 naming `field` for a function's name that no reply can carry (text::is_callable_name).
 void check_tool_name(const std::string& name, const std::string& field);
 
+/// What the model calls a function of a namespace; empty: of none.
+std::string full_tool_name(const std::string& space, const std::string& name);
+
 /// The object that holds a tool's name and parameters: the tool's `function`, or the tool itself where it is flat.
 const text::PromptJson& tool_function(const text::PromptJson& tool);
 

@@ -144,8 +144,11 @@ TEST_F(ToolCallsTest, NamesThatNoReplyCouldCarryAreRefused) {
             "tools[0].name");
     refused(message(R"("tools":[{"input_schema":{},)" + named + "}]"), "tools[0].name");
   }
-  refused(response(R"("tools":[{"type":"namespace","name":"ns","tools":[{"type":"function","name":"a b"}]}])"),
-          "tools[0].tools[0].name");
+  for (const std::string& name : {std::string("a b"), std::string(), std::string(254, 'x')}) {
+    refused(
+        response(R"("tools":[{"type":"namespace","name":"ns","tools":[{"type":"function","name":")" + name + "\"}]}]"),
+        "tools[0].tools[0].name");
+  }
   for (const std::string name : {"größe", "天气", "a.b/c:d", "f{x}"}) {
     EXPECT_EQ(chat(R"("tools":[{"name":")" + name + R"("}])").status, 200) << name;
   }
