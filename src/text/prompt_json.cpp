@@ -201,6 +201,9 @@ class Builder : public nlohmann::json_sax<Reader> {
   }
 
   bool add(PromptJson value) {
+    if (++values_ > PromptJson::kMaxValues) {
+      throw PromptJson::ParseError("more than " + std::to_string(PromptJson::kMaxValues) + " JSON values");
+    }
     if (open_.empty()) {
       root_ = std::move(value);
     } else if (auto* items = std::get_if<PromptJson::Array>(&open_.back())) {
@@ -214,6 +217,7 @@ class Builder : public nlohmann::json_sax<Reader> {
   std::string_view text_;
   int max_depth_;
   std::vector<Container> open_;  ///< innermost last
+  size_t values_ = 0;
   PromptJson root_;
 };
 

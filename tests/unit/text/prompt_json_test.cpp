@@ -23,6 +23,16 @@ std::string nested(int levels) {
   return std::string(static_cast<size_t>(levels), '[') + std::string(static_cast<size_t>(levels), ']');
 }
 
+TEST(PromptJson, HoldsAtMostSoManyValues) {
+  std::string text = "[";
+  for (size_t i = 0; i < PromptJson::kMaxValues - 2; ++i) text += "0,";
+  EXPECT_EQ(parse_failure(text + "0]"), "parsed");  // the list is one too
+  EXPECT_EQ(parse_failure(text + "0,0]"), "more than 4194304 JSON values");
+  text = "{";
+  for (size_t i = 0; i < PromptJson::kMaxValues; ++i) text += R"("":0,)";
+  EXPECT_EQ(parse_failure(text + R"("":0})"), "more than 4194304 JSON values");
+}
+
 // Right column: Python's json.dumps(json.loads(left)).
 TEST(PromptJson, FloatsPrintAsPythonRepr) {
   constexpr std::pair<const char*, const char*> kCases[] = {
