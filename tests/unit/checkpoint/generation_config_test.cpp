@@ -45,6 +45,33 @@ TEST(GenerationConfig, OneIdOrAList) {
   EXPECT_FLOAT_EQ(parse(R"({"temperature": 0})").temperature, 0.0F);
 }
 
+TEST(GenerationConfig, ReadsEverySamplingDefault) {
+  const GenerationConfig config = parse(R"({"top_k": 40, "min_p": 0.25, "repetition_penalty": 1.5, "max_length": 9})");
+  EXPECT_EQ(config.top_k, 40);
+  EXPECT_FLOAT_EQ(config.min_p, 0.25F);
+  EXPECT_FLOAT_EQ(config.repetition, 1.5F);
+  EXPECT_EQ(parse(R"({"top_k": -1})").top_k, 0);
+}
+
+TEST(GenerationConfig, AnOverrideKeepsTheRestAndIgnoresNothing) {
+  const auto override = [](const char* json) {
+    return override_generation_config(json, "override", 4096, parse(R"({"temperature": 0.5, "top_p": 0.9})"));
+  };
+  const GenerationConfig config = override(R"({"temperature": 0.7, "top_k": 20})");
+  EXPECT_FLOAT_EQ(config.temperature, 0.7F);
+  EXPECT_FLOAT_EQ(config.top_p, 0.9F);
+  EXPECT_EQ(config.top_k, 20);
+  EXPECT_THAT(config.eos_ids, ElementsAre(7, 8));
+  for (const char* json : {R"({"temperatur": 0.7})", R"({"max_new_tokens": 5})", "0.7", "{", R"({"top_p": 2})"}) {
+    try {
+      override(json);
+      ADD_FAILURE() << json;
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), testing::StartsWith("override: ")) << json;
+    }
+  }
+}
+
 TEST(GenerationConfig, RefusesWithOneLine) {
   for (const char* json : {"",
                            "[]",
@@ -69,7 +96,12 @@ TEST(GenerationConfig, RefusesWithOneLine) {
                            R"({"top_p": 0})",
                            R"({"top_p": 1.01})",
                            R"({"top_p": []})",
-                           R"({"top_p": 0.5, "top_p": 0.6})"}) {
+                           R"({"top_p": 0.5, "top_p": 0.6})",
+                           R"({"top_k": -2})",
+                           R"({"top_k": 1.5})",
+                           R"({"min_p": 1.5})",
+                           R"({"repetition_penalty": 0})",
+                           R"({"repetition_penalty": -1})"}) {
     SCOPED_TRACE(json);
     try {
       parse(json);
