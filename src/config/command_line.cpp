@@ -1,6 +1,8 @@
 #include "config/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <array>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -13,12 +15,25 @@ namespace glm53::config {
 
 namespace {
 
+/// An option that is short for --set KEY=VALUE.
+struct Shortcut {
+  const char* option;
+  const char* key;
+  const char* value;
+};
+constexpr Shortcut kShortcuts[] = {
+    {"--port", "server.port", "N"},
+    {"--rank", "cluster.rank", "N"},
+    {"--load-format", "model.load_format", "FORMAT"},
+    {"--served-model-name", "model.served_name", "NAME,NAME"},
+    {"--generation-config", "defaults.generation_config", "auto|vllm"},
+    {"--override-generation-config", "defaults.override_generation_config", "JSON"},
+};
+
 struct RawOptions {
   std::string config_file;
   std::vector<std::string> sets;
-  std::string port;
-  std::string rank;
-  std::string load_format;
+  std::array<std::string, std::size(kShortcuts)> shortcuts;
   bool print_config = false;
   bool check = false;
   bool version = false;
@@ -33,9 +48,10 @@ void describe_options(CLI::App& app, RawOptions& raw) {
   app.add_option("--set", raw.sets, "set one key; may be repeated, the last one of a key wins")
       ->type_name("SECTION.KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--port", raw.port, "short for --set server.port=N")->type_name("N");
-  app.add_option("--rank", raw.rank, "short for --set cluster.rank=N")->type_name("N");
-  app.add_option("--load-format", raw.load_format, "short for --set model.load_format=FORMAT")->type_name("FORMAT");
+  for (size_t i = 0; i < std::size(kShortcuts); ++i) {
+    const auto& [option, key, value] = kShortcuts[i];
+    app.add_option(option, raw.shortcuts[i], fmt::format("short for --set {}={}", key, value))->type_name(value);
+  }
   CLI::Option* check =
       app.add_flag("--check", raw.check,
                    "validate configuration, tokenizer and the headers of all tensors, print a memory plan and exit");
@@ -77,10 +93,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   if (app.count("--config") > 0 && raw.config_file.empty()) throw Error("--config: the file name is empty");
   line.config_file = raw.config_file;
   for (const std::string& text : raw.sets) line.assignments.push_back(parse_set(text));
-  if (app.count("--port") > 0) line.assignments.push_back({"--port", "server.port", raw.port});
-  if (app.count("--rank") > 0) line.assignments.push_back({"--rank", "cluster.rank", raw.rank});
-  if (app.count("--load-format") > 0) {
-    line.assignments.push_back({"--load-format", "model.load_format", raw.load_format});
+  for (size_t i = 0; i < std::size(kShortcuts); ++i) {
+    const auto& [option, key, value] = kShortcuts[i];
+    if (app.count(option) > 0) line.assignments.push_back({option, key, raw.shortcuts[i]});
   }
   return line;
 }
@@ -97,7 +112,7 @@ std::string help_text() {
   const EffectiveSettings defaults = default_settings();
   const auto& table = setting_table();
   for (size_t i = 0; i < table.size(); ++i) {
-    text += fmt::format("  {:<33}{} ({}; default {})\n", table[i].name(), table[i].help, table[i].expected(),
+    text += fmt::format("  {:<37}{} ({}; default {})\n", table[i].name(), table[i].help, table[i].expected(),
                         value_text(defaults, static_cast<int>(i)));
   }
   return text;

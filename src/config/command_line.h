@@ -17,7 +17,7 @@ struct CommandLine {
   enum class Action : uint8_t { kServe, kCheck, kPrintConfig, kVersion, kHelp };
   Action action = Action::kServe;
   std::string config_file;              ///< "" = none
-  std::vector<Assignment> assignments;  ///< in order; the last one of a key wins, --port and --rank over --set
+  std::vector<Assignment> assignments;  ///< in order; the last one of a key wins, --port and its like over --set
 };
 
 /// Throws Error for an unknown option, a missing value or a --set without "=".

@@ -37,6 +37,27 @@ std::string yaml_string(const std::string& text) {
   return out + '"';
 }
 
+/// An origin as browsers send it, so that one that never matches is no silent refusal.
+bool is_origin(std::string_view text) {
+  const size_t host = text.find("://");
+  const bool visible = std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7F; });
+  return visible && host != std::string_view::npos && host > 0 && text.size() > host + 3 &&
+         text.find_first_of("/?#,*", host + 3) == std::string_view::npos;
+}
+
+void check_origins(const std::vector<std::string>& origins) {
+  for (const std::string& origin : origins) {
+    const bool everybody = origin == "*";
+    if (everybody && origins.size() > 1) throw Error("server.cors_origin: expected * alone, or origins");
+    if (!everybody && origin != "null" && !is_origin(origin)) {
+      throw Error(
+          fmt::format("server.cors_origin: expected * or origins without a path, as in https://example.org, "
+                      "found {}",
+                      in_quotes(origin)));
+    }
+  }
+}
+
 struct ShowValue {
   bool secret;
 
@@ -125,9 +146,10 @@ EffectiveSettings load_settings(const CommandLine& command,
 
 void check_consistency(const Settings& s) {
   if (s.model.path.empty()) throw Error("model.path: not set; it names the checkpoint's directory");
-  const auto& origin = s.server.cors_origin;
-  if (!std::all_of(origin.begin(), origin.end(), [](char c) { return c > 0x20 && c < 0x7F; })) {
-    throw Error("server.cors_origin: expected * or one origin, as in https://example.org");
+  check_origins(s.server.cors_origin);
+  if (s.server.max_bodies_mib < s.server.max_body_mib) {
+    throw Error(fmt::format("server.max_bodies_mib: {} is below server.max_body_mib, which is {}",
+                            s.server.max_bodies_mib, s.server.max_body_mib));
   }
   if (s.cluster.rank >= s.cluster.tp) {
     throw Error(fmt::format("cluster.rank: {} is not below cluster.tp, which is {}", s.cluster.rank, s.cluster.tp));

@@ -46,8 +46,9 @@ SettingKey secrets(std::string_view section, std::string_view key, Access access
   return {section, key, access, help, 0, 0, {}, true, true};
 }
 
-SettingKey texts(std::string_view section, std::string_view key, Access access, std::string_view help) {
-  return {section, key, access, help, 0, 0, {}, true, false};
+SettingKey texts(std::string_view section, std::string_view key, Access access, std::string_view help,
+                 bool may_be_empty = true) {
+  return {section, key, access, help, 0, 0, {}, may_be_empty, false};
 }
 
 constexpr int kDay = 86400;
@@ -60,8 +61,8 @@ std::vector<SettingKey> make_table() {
   const auto add = [&table](SettingKey key) { table.push_back(std::move(key)); };
 
   add(text("model", "path", field<&S::model, &ModelSettings::path>, "checkpoint directory", true));
-  add(text("model", "served_name", field<&S::model, &ModelSettings::served_name>, "model name in requests and replies",
-           false));
+  add(texts("model", "served_name", field<&S::model, &ModelSettings::served_name>,
+            "model names in requests and replies; the first is the default", false));
   add(choice("model", "load_format", field<&S::model, &ModelSettings::load_format>, {"checkpoint", "dummy"},
              "dummy: random weights for the directory's config.json, no checkpoint"));
   add(integer("dummy", "experts_k", field<&S::dummy, &DummySettings::experts_k>, 1, 8,
@@ -77,6 +78,8 @@ std::vector<SettingKey> make_table() {
               "keys that clients may use; none = open to everybody"));
   add(integer("server", "max_body_mib", field<&S::server, &ServerSettings::max_body_mib>, 1, 4096,
               "largest request body, MiB"));
+  add(integer("server", "max_bodies_mib", field<&S::server, &ServerSettings::max_bodies_mib>, 1, 1 << 20,
+              "most that the bodies of all requests hold together, MiB; more are answered 503"));
   add(integer("server", "max_connections", field<&S::server, &ServerSettings::max_connections>, 1, 65536,
               "connections at once; more are answered 503"));
   add(integer("server", "header_kib", field<&S::server, &ServerSettings::header_kib>, 1, 1024,
@@ -89,9 +92,10 @@ std::vector<SettingKey> make_table() {
               "a request is cancelled when its client takes nothing of the reply for so long"));
   add(integer("server", "idle_timeout_s", field<&S::server, &ServerSettings::idle_timeout_s>, 1, kDay,
               "an idle connection is closed after this"));
-  add(text("server", "cors_origin", field<&S::server, &ServerSettings::cors_origin>,
-           "Access-Control-Allow-Origin of replies: * or one origin; \"\" = other origins' web pages cannot read them",
-           true));
+  add(texts("server", "cors_origin", field<&S::server, &ServerSettings::cors_origin>,
+            "whose web pages may read replies: * or origins; [] = this server's own alone"));
+  add(flag("server", "access_log", field<&S::server, &ServerSettings::access_log>,
+           "log a line for each request, without its text, query and headers"));
 
   add(integer("cluster", "tp", field<&S::cluster, &ClusterSettings::tp>, 1, 4, "tensor-parallel ranks"));
   add(integer("cluster", "rank", field<&S::cluster, &ClusterSettings::rank>, 0, 3, "rank of this process"));
@@ -145,6 +149,11 @@ std::vector<SettingKey> make_table() {
            "keep the reasoning of earlier turns in the prompt"));
   add(integer("defaults", "reasoning_budget", field<&S::defaults, &DefaultsSettings::reasoning_budget>, 0,
               std::numeric_limits<int>::max(), "most reasoning tokens; 0 = no limit"));
+  add(choice("defaults", "generation_config", field<&S::defaults, &DefaultsSettings::generation_config>,
+             {"auto", "vllm"},
+             "sampling of requests that do not say: the checkpoint's generation_config.json, or neutral"));
+  add(text("defaults", "override_generation_config", field<&S::defaults, &DefaultsSettings::override_generation_config>,
+           "JSON object over it: temperature, top_p, top_k, min_p, repetition_penalty, eos_token_id", true));
 
   add(choice("template", "effort_at", field<&S::chat_template, &TemplateSettings::effort_at>,
              {"head", "before_last_user", "tail"}, "place of the effort line in the prompt"));
@@ -212,7 +221,7 @@ std::string SettingKey::expected() const {
     case 3:
       return may_be_empty ? "text" : "non-empty text";
     default:
-      return "text or a list of texts";
+      return may_be_empty ? "text or a list of texts" : "non-empty text or a list of such";
   }
 }
 

@@ -23,7 +23,7 @@ struct SettingKey {
   int64_t low = 0;        ///< integers: least and greatest value
   int64_t high = 0;
   std::vector<std::string_view> allowed;  ///< text: the only values; empty = any
-  bool may_be_empty = true;               ///< text without `allowed`
+  bool may_be_empty = true;               ///< text without `allowed`, or a list
   bool secret = false;                    ///< never printed, in no message
 
   std::string name() const;              ///< "server.port", "context"

@@ -78,7 +78,9 @@ std::vector<std::string> split_at_commas(const std::string& text) {
 
 std::vector<std::string> parse_list(const SettingKey& key, const SettingValue& value) {
   if (value.kind == Kind::kNull) refuse(key, "nothing (write [] for none)");
-  if (value.kind != Kind::kList && value.text.empty()) return {};
+  const bool empty = value.kind == Kind::kList ? value.items.empty() : value.text.empty();
+  if (empty && !key.may_be_empty) refuse(key, value.kind == Kind::kList ? "an empty list" : "empty text");
+  if (empty) return {};
   const std::vector<std::string> items = value.kind == Kind::kList   ? value.items
                                          : value.kind == Kind::kText ? split_at_commas(value.text)
                                                                      : std::vector<std::string>{value.text};

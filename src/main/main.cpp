@@ -39,13 +39,16 @@ int serve(const Settings& settings, const ModelFiles& files, std::unique_ptr<Glm
   server::GenerationDefaults defaults;
   defaults.temperature = files.generation.temperature;
   defaults.top_p = files.generation.top_p;
+  defaults.top_k = files.generation.top_k;
+  defaults.min_p = files.generation.min_p;
+  defaults.repetition = files.generation.repetition;
   defaults.eos_ids.assign(files.generation.eos_ids.begin(), files.generation.eos_ids.end());
   defaults.vocab = files.geometry.vocab;
   server::Server server(engine, files.tokenizer, settings, defaults, GLM53_VERSION);
   server.start();
   signals.serve();
   spdlog::info("ready after {:.2f} s: {} on http://{}:{}",
-               std::chrono::duration<double>(Clock::now() - process_start).count(), settings.model.served_name,
+               std::chrono::duration<double>(Clock::now() - process_start).count(), settings.model.served_name.front(),
                settings.server.host, server.port());
 
   bool failed = false;

@@ -99,15 +99,25 @@ text::Tokenizer open_tokenizer(const Settings& settings, int vocab) {
   return tokenizer;
 }
 
+GenerationConfig generation_defaults(const Settings& settings, const Geometry& geometry) {
+  GenerationConfig config = load_generation_config(settings.model.path, geometry.vocab, geometry.eos_ids);
+  if (settings.defaults.generation_config == "vllm") {
+    // Its end ids are the model's, whatever the sampling.
+    GenerationConfig neutral;
+    neutral.eos_ids = std::move(config.eos_ids);
+    config = std::move(neutral);
+  }
+  const std::string& json = settings.defaults.override_generation_config;
+  if (json.empty()) return config;
+  return override_generation_config(json, "defaults.override_generation_config", geometry.vocab, std::move(config));
+}
+
 }  // namespace
 
 void check_supported(const Settings& s) {
   if (s.cluster.tp != 1) refuse("cluster.tp", std::to_string(s.cluster.tp), "1");
   if (s.draft.kind != "none") refuse("draft.kind", s.draft.kind, "none");
   if (s.stream.smooth) refuse("stream.smooth", "true", "false");
-  if (s.defaults.reasoning_budget != 0) {
-    refuse("defaults.reasoning_budget", std::to_string(s.defaults.reasoning_budget), "0");
-  }
   dummy_layer_k(s);  // like every key: also where model.load_format leaves it unused
 }
 
@@ -122,7 +132,7 @@ ModelFiles open_model_files(const Settings& settings) {
                             settings.context, geometry.max_positions, directory));
   }
   text::Tokenizer tokenizer = open_tokenizer(settings, geometry.vocab);
-  GenerationConfig generation = load_generation_config(directory, geometry.vocab, geometry.eos_ids);
+  GenerationConfig generation = generation_defaults(settings, geometry);
   std::optional<Checkpoint> checkpoint;
   if (settings.model.load_format == "checkpoint") checkpoint = Checkpoint::open(directory);
   return {std::move(geometry), std::move(tokenizer), std::move(generation), std::move(checkpoint)};

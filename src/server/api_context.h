@@ -31,6 +31,9 @@ class Generator {
 struct GenerationDefaults {
   float temperature = 1.0F;
   float top_p = 1.0F;
+  int top_k = 0;
+  float min_p = 0.0F;
+  float repetition = 1.0F;
   std::vector<int32_t> eos_ids;  ///< the first is the primary one
   int32_t vocab = 0;             ///< columns of the logits: bound for ids in requests
 };

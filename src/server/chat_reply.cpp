@@ -176,7 +176,7 @@ class ChoiceStream {
 }  // namespace
 
 ChatReply::ChatReply(const ChatRequest& request, const ApiContext& context)
-    : head("chatcmpl-", context, request.common),
+    : head("chatcmpl-", request.common),
       api(context),
       include_reasoning(request.include_reasoning),
       separate_reasoning(request.separate_reasoning),

@@ -11,9 +11,9 @@ namespace glm53::server {
 
 using nlohmann::ordered_json;
 
-ReplyHead::ReplyHead(const char* prefix, const ApiContext& api, const CommonFields& fields)
+ReplyHead::ReplyHead(const char* prefix, const CommonFields& fields)
     : id(prefix + random_id()),
-      model(api.rules.settings.model.served_name),
+      model(fields.model),
       created(std::time(nullptr)),
       choices(static_cast<size_t>(fields.choices)),
       include_usage(fields.include_usage),
@@ -24,12 +24,11 @@ ordered_json ReplyHead::object(const char* kind) const {
 }
 
 ordered_json ReplyHead::usage(const RunningReplies& replies) const {
-  int64_t prompt = 0, cached = 0, completion = 0, reasoning = 0;
+  const auto [prompt, completion] = replies.tokens();
+  int64_t cached = 0, reasoning = 0;
   for (size_t i = 0; i < replies.size(); ++i) {
     const engine::GenerationResult& result = *replies[i].result();
-    prompt += i % choices == 0 ? result.prompt_tokens : 0;
-    cached += i % choices == 0 ? result.cached_tokens : 0;
-    completion += result.completion_tokens;
+    cached += replies[i].first_of_its_prompt() ? result.cached_tokens : 0;
     reasoning += result.reasoning_tokens;
   }
   return {{"prompt_tokens", prompt},
@@ -40,12 +39,7 @@ ordered_json ReplyHead::usage(const RunningReplies& replies) const {
 }
 
 ordered_json ReplyHead::usage_so_far(const RunningReplies& replies) const {
-  int64_t prompt = 0, completion = 0;
-  for (size_t i = 0; i < replies.size(); ++i) {
-    const auto& result = replies[i].result();
-    prompt += i % choices == 0 ? replies[i].prompt_tokens() : 0;
-    completion += result ? result->completion_tokens : static_cast<int64_t>(replies[i].tokens().size());
-  }
+  const auto [prompt, completion] = replies.tokens();
   return {{"prompt_tokens", prompt}, {"total_tokens", prompt + completion}, {"completion_tokens", completion}};
 }
 
@@ -87,6 +81,7 @@ HttpResponse answer(std::vector<engine::GenerationRequest> choices, const ApiCon
     response.body = dump(shapes.whole(*replies));
   }
   response.headers.push_back({kRequestId, id});
+  response.tokens = [replies] { return replies->tokens(); };
   return response;
 }
 

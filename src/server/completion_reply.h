@@ -23,7 +23,7 @@ struct ReplyHead {
   bool continuous_usage = false;
 
   /// A fresh id that begins with `prefix`.
-  ReplyHead(const char* prefix, const ApiContext& api, const CommonFields& fields);
+  ReplyHead(const char* prefix, const CommonFields& fields);
 
   nlohmann::ordered_json object(const char* kind) const;
   /// object() with one choice, as a stream sends it.

@@ -53,7 +53,7 @@ std::vector<CompletionPrompt> read_prompts(const PromptJson& body, int32_t vocab
 /// What the shapes of a reply need to know of its request.
 struct CompletionReply {
   CompletionReply(const CompletionRequest& request, const ApiContext& api)
-      : head("cmpl-", api, request.common),
+      : head("cmpl-", request.common),
         logprobs(request.common.logprobs),
         prompt_logprobs(request.common.prompt_logprobs),
         token_ids(request.common.return_token_ids),

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #include "glm53/core/error.h"
+#include "glm53/core/printable.h"
 #include "server/api_error.h"
 #include "server/request_gate.h"
 #include "server/socket.h"
@@ -58,13 +60,53 @@ const char* reason(int status) {
   }
 }
 
-/// A complete error reply that ends the connection, for requests that never reach the library.
-std::string plain_refusal(int status, const std::string& message) {
-  const std::string body = error_json(ApiError(status, message));
-  std::string reply = "HTTP/1.1 " + std::to_string(status) + ' ' + reason(status) + "\r\n";
-  reply += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
-  if (status == 503) reply += "Retry-After: 5\r\n";
-  return reply + "Access-Control-Allow-Origin: *\r\nConnection: close\r\n\r\n" + body;
+constexpr int kRetryAfterSeconds = 5;
+
+ApiError unavailable(const char* message) {
+  ApiError error(503, message, {}, "unavailable");
+  error.retry_after_s = kRetryAfterSeconds;
+  return error;
+}
+
+/// A reply in one piece that ends the connection, for requests that never reach the library.
+std::string plain_reply(const HttpResponse& response) {
+  std::string reply = "HTTP/1.1 " + std::to_string(response.status) + ' ' + reason(response.status) + "\r\n";
+  reply += "Content-Type: " + response.content_type + "\r\n";
+  for (const HttpHeader& header : response.headers) reply += header.name + ": " + header.value + "\r\n";
+  return reply + "Content-Length: " + std::to_string(response.body.size()) + "\r\nConnection: close\r\n\r\n" +
+         response.body;
+}
+
+std::string path_of(const std::string& target) { return target.substr(0, target.find_first_of("?#")); }
+
+/// What the log says of a request and the reply to it, before that is sent.
+ServedRequest record_of(const Socket& socket, const RequestHead& head, const HttpResponse& response) {
+  ServedRequest record;
+  record.client = socket.peer();
+  record.method = head.method;
+  record.path = path_of(head.target);
+  for (const HttpHeader& header : response.headers) {
+    if (header.name == kRequestId) record.request_id = header.value;
+  }
+  record.status = response.status;
+  return record;
+}
+
+/// Answers what never reaches the library; the connection ends with it. False when the client takes no reply.
+bool send_refusal(Socket& socket, HttpHandler& handler, const RequestHead& head, const ApiError& error,
+                  Clock::time_point started, std::chrono::milliseconds stall_limit) {
+  HttpRequest request;
+  request.method = head.method;
+  request.path = path_of(head.target);
+  request.headers = head.headers;
+  const HttpResponse response = handler.refuse(request, error);
+  const std::string reply = plain_reply(response);
+  ServedRequest record = record_of(socket, head, response);
+  record.complete = socket.write_all(reply, stall_limit);
+  record.bytes = record.complete ? reply.size() : 0;
+  record.time = Clock::now() - started;
+  handler.served(record);
+  return record.complete;
 }
 
 /// Requests between the end of their header block and the end of their reply; what a drain waits for.
@@ -100,6 +142,41 @@ class RunningRequests {
   int count_ = 0;
 };
 
+/// Bytes of the request bodies that are held now.
+class BodyMemory {
+ public:
+  explicit BodyMemory(uint64_t limit) : limit_(limit) {}
+
+  /// One body's part; given back at the end of its request.
+  class Part {
+   public:
+    explicit Part(BodyMemory& all) : all_(all) {}
+    ~Part() { all_.used_ -= counted_; }
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+
+    /// False, and nothing is taken, where all bodies together would exceed the limit.
+    bool grow_to(uint64_t body) {
+      const uint64_t counted = body - std::min(body, kUncountedBodyBytes);
+      const uint64_t more = counted - counted_;
+      if (all_.used_.fetch_add(more) + more > all_.limit_) {
+        all_.used_ -= more;
+        return false;
+      }
+      counted_ = counted;
+      return true;
+    }
+
+   private:
+    BodyMemory& all_;
+    uint64_t counted_ = 0;
+  };
+
+ private:
+  const uint64_t limit_;
+  std::atomic<uint64_t> used_{0};
+};
+
 /// One connection. It is its own httplib::Server, so that the callbacks of the library belong to this connection; the
 /// library's listening, thread pool and request reading are not used.
 class Connection final : private httplib::Server {
@@ -107,7 +184,8 @@ class Connection final : private httplib::Server {
   struct Shared {
     HttpLimits limits;
     HttpHandler& handler;
-    RunningRequests running;
+    BodyMemory bodies{limits.all_bodies_bytes};
+    RunningRequests running = {};
     std::atomic<bool> draining{false};
   };
 
@@ -141,7 +219,7 @@ class Connection final : private httplib::Server {
         }
       }
       // Not an entry: clients that keep asking do not hold the drain up.
-      refuse(503, "the server is shutting down");
+      refuse(head_, unavailable("the server is shutting down"));
     }
   }
 
@@ -163,6 +241,7 @@ class Connection final : private httplib::Server {
     }
     ssize_t write(const char* data, size_t size) override {
       if (!failed_) failed_ = !socket_.write_all({data, size}, write_timeout_);
+      if (!failed_) sent_ += size;
       return failed_ ? -1 : static_cast<ssize_t>(size);
     }
     void get_remote_ip_and_port(std::string&, int&) const override {}
@@ -170,6 +249,7 @@ class Connection final : private httplib::Server {
     // Never the descriptor: the library answers 500 to any above 1,023, for fear of select().
     socket_t socket() const override { return -1; }
     bool failed() const { return failed_; }
+    uint64_t sent() const { return sent_; }
 
    private:
     Socket& socket_;
@@ -177,6 +257,7 @@ class Connection final : private httplib::Server {
     size_t read_ = 0;
     std::chrono::milliseconds write_timeout_;
     bool failed_ = false;
+    uint64_t sent_ = 0;
   };
 
   class Writer final : public BodyWriter {
@@ -190,7 +271,7 @@ class Connection final : private httplib::Server {
     const Socket& socket_;
   };
 
-  enum class BodyResult { kRead, kTooLarge, kMalformed, kTimeout, kClosed };
+  enum class BodyResult { kRead, kTooLarge, kNoMemory, kMalformed, kTimeout, kClosed };
 
   bool wait_for_request() {
     return !input_.empty() ||
@@ -199,7 +280,8 @@ class Connection final : private httplib::Server {
 
   /// Reads and checks a header block into head_. False: the connection is over, a refusal has been sent if one was due.
   bool read_head() {
-    const Clock::time_point deadline = Clock::now() + limits_.header_timeout;
+    started_ = Clock::now();
+    const Clock::time_point deadline = started_ + limits_.header_timeout;
     while (true) {
       const auto end = find_head_end(input_, limits_.header_bytes);
       if (const auto* refusal = std::get_if<GateRefusal>(&end)) return refuse(*refusal);
@@ -223,10 +305,13 @@ class Connection final : private httplib::Server {
     }
   }
 
-  bool refuse(const GateRefusal& refusal) { return refuse(refusal.status, refusal.message); }
-  bool refuse(int status, const std::string& message) {
+  /// Answers a header block that is not served.
+  bool refuse(const GateRefusal& refusal) {
+    return refuse(readable_part(input_), ApiError(refusal.status, refusal.message, {}, refusal.code));
+  }
+  bool refuse(const RequestHead& head, const ApiError& error) {
     keep_open_ = false;
-    if (socket_.write_all(plain_refusal(status, message), limits_.write_timeout)) socket_.linger();
+    if (send_refusal(socket_, shared_.handler, head, error, started_, limits_.write_timeout)) socket_.linger();
     return false;
   }
 
@@ -236,12 +321,22 @@ class Connection final : private httplib::Server {
     abandoned_ = false;
     Exchange exchange(socket_, head_.method + ' ' + head_.target + " HTTP/1.1\r\n\r\n", limits_.write_timeout);
     bool closed = false;
-    const bool sent = process_request(exchange, !keep_open_, closed, nullptr);
-    if (!sent || exchange.failed() || abandoned_) {
+    const bool sent = process_request(exchange, !keep_open_, closed, nullptr) && !exchange.failed() && !abandoned_;
+    report(exchange.sent(), sent);
+    if (!sent) {
       keep_open_ = false;
     } else if (!keep_open_) {
       socket_.linger();
     }
+  }
+
+  void report(uint64_t bytes, bool complete) {
+    ServedRequest record = std::exchange(record_, {});
+    record.bytes = bytes;
+    record.time = Clock::now() - started_;
+    if (const auto tokens = std::exchange(tokens_, {})) record.tokens = tokens();
+    record.complete = complete;
+    shared_.handler.served(record);
   }
 
   /// Fills the library's reply: refuses, or reads the body and asks the handler.
@@ -249,24 +344,28 @@ class Connection final : private httplib::Server {
     HttpRequest request;
     request.method = head_.method == "HEAD" ? "GET" : head_.method;
     request.path = parsed.path;
-    request.headers = std::move(head_.headers);
+    request.headers = head_.headers;
     request.client_gone = [this] { return socket_.peer_gone(); };
     HttpResponse response;
+    BodyMemory::Part memory(shared_.bodies);
     try {
       if (auto refusal = shared_.handler.check(request)) {
         response = std::move(*refusal);
         drop_body();
-      } else if (const BodyResult result = read_body(&request.body); result != BodyResult::kRead) {
-        response = error_response(body_error(result), request.path);
+      } else if (const BodyResult result = read_body(&request.body, &memory); result != BodyResult::kRead) {
+        response = shared_.handler.refuse(request, body_error(result));
       } else {
         response = shared_.handler.handle(request);
       }
     } catch (const ClientGone&) {
       abandon();
+      response.status = kClientClosedRequest;
     } catch (const std::exception& error) {
-      spdlog::error("{} {}: {}", request.method, request.path, error.what());
-      response = error_response(ApiError(500, "internal error", {}, "server_error"), request.path);
+      spdlog::error("{} {}: {}", request.method, printable(request.path), error.what());
+      response = shared_.handler.refuse(request, ApiError(500, "internal error", {}, "server_error"));
     }
+    record_ = record_of(socket_, head_, response);
+    tokens_ = std::move(response.tokens);
     fill(out, std::move(response));
   }
 
@@ -307,11 +406,11 @@ class Connection final : private httplib::Server {
   /// After a refusal, so that the next request can follow. A client that waits for 100-continue has sent nothing, and
   /// may or may not send it now: such a connection ends.
   void drop_body() {
-    if (!(head_.expect_continue && input_.empty())) read_body(nullptr);
+    if (!(head_.expect_continue && input_.empty())) read_body(nullptr, nullptr);
   }
 
-  /// Reads the whole body; `out` null drops it.
-  BodyResult read_body(std::string* out) {
+  /// Reads the whole body into `out`, which counts in `memory`; both null drop it.
+  BodyResult read_body(std::string* out, BodyMemory::Part* memory) {
     if (!body_unread_) return BodyResult::kRead;
     if (head_.expect_continue && input_.empty() &&
         !socket_.write_all("HTTP/1.1 100 Continue\r\n\r\n", limits_.write_timeout)) {
@@ -330,6 +429,7 @@ class Connection final : private httplib::Server {
         if (out != nullptr) out->append(input_, 0, used);
         left -= used;
       }
+      if (out != nullptr && !memory->grow_to(out->size())) return BodyResult::kNoMemory;
       input_.erase(0, used);
       if (head_.framing == BodyFraming::kChunked ? chunks.status() == ChunkDecoder::Status::kDone : left == 0) {
         body_unread_ = false;
@@ -348,11 +448,12 @@ class Connection final : private httplib::Server {
 
   ApiError body_error(BodyResult result) const {
     switch (result) {
-      case BodyResult::kTooLarge:
-        return {413,
-                "the request body is larger than " + std::to_string(limits_.body_bytes) + " bytes",
-                {},
-                "request_too_large"};
+      case BodyResult::kTooLarge: {
+        const GateRefusal refusal = body_too_large(limits_.body_bytes);
+        return {refusal.status, refusal.message, {}, refusal.code};
+      }
+      case BodyResult::kNoMemory:
+        return unavailable("the bodies of all requests together are too large at the moment");
       case BodyResult::kTimeout:
         return {408, "the request body did not arrive in time"};
       case BodyResult::kMalformed:
@@ -370,6 +471,9 @@ class Connection final : private httplib::Server {
   bool body_unread_ = false;
   bool keep_open_ = true;
   bool abandoned_ = false;
+  Clock::time_point started_;            ///< the header block's first byte was there
+  ServedRequest record_;                 ///< of the request being served, once its reply is known
+  std::function<TokenCounts()> tokens_;  ///< idem; keeps alive what counts them
 };
 
 int bind_listener(const std::string& host, int port) {
@@ -414,7 +518,7 @@ int bound_port(int listener) {
 }  // namespace
 
 struct HttpServer::Impl {
-  Impl(HttpLimits limits, HttpHandler& handler) : shared{limits, handler, {}, {}} {}
+  Impl(HttpLimits limits, HttpHandler& handler) : shared{limits, handler} {}
 
   /// A connection's thread and socket. The socket is closed under `mutex`, so that shut_down() of a drain never meets
   /// a descriptor that has become another file.
@@ -458,9 +562,8 @@ void HttpServer::Impl::accept_loop() {
     drop_refused(polled, 2);
     join_finished();
     if ((polled[1].revents & POLLIN) == 0) continue;
-    const int descriptor = ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC);
-    if (descriptor >= 0) {
-      admit(Socket(descriptor));
+    if (std::optional<Socket> socket = accept_connection(listener.get())) {
+      admit(std::move(*socket));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       // Out of descriptors or memory: connections wait in the backlog until some end.
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -499,8 +602,10 @@ void HttpServer::Impl::admit(Socket socket) {
 
 void HttpServer::Impl::turn_away(Socket socket) {
   static constexpr size_t kMostRefused = 256;
-  // A fresh socket has room for this; the write cannot wait.
-  socket.write_all(plain_refusal(503, "too many connections"), std::chrono::milliseconds(0));
+  // Nothing has been read, so the reply can follow no header of the request.
+  // A fresh socket has room for it; the write cannot wait.
+  send_refusal(socket, shared.handler, {}, unavailable("too many connections"), Clock::now(),
+               std::chrono::milliseconds(0));
   if (refused.size() >= kMostRefused) return;
   ::shutdown(socket.descriptor(), SHUT_WR);
   refused.push_back({std::move(socket), Clock::now() + std::chrono::seconds(1)});

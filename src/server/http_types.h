@@ -2,6 +2,8 @@
 // a function that writes its body piece by piece.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -9,6 +11,8 @@
 #include <vector>
 
 namespace glm53::server {
+
+struct ApiError;
 
 /// Header that names a request in replies and logs.
 inline constexpr const char* kRequestId = "X-Request-Id";
@@ -44,6 +48,12 @@ class BodyWriter {
   ~BodyWriter() = default;
 };
 
+/// Tokens of a request's prompts and of its replies.
+struct TokenCounts {
+  int64_t prompt = 0;
+  int64_t completion = 0;
+};
+
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
@@ -52,6 +62,24 @@ struct HttpResponse {
   /// When set, `body` is not used: status and headers go out, then this runs. An exception ends the connection, which
   /// the client sees as a cut body.
   std::function<void(BodyWriter&)> stream;
+  /// Asked once the body is sent; empty where no tokens were made.
+  std::function<TokenCounts()> tokens;
+};
+
+/// Status in the log of a request whose client left before a reply began.
+inline constexpr int kClientClosedRequest = 499;
+
+/// A request after its reply, for the log. No text in it has control characters.
+struct ServedRequest {
+  std::string client;      ///< numeric address
+  std::string method;      ///< empty: the request line could not be read
+  std::string path;        ///< as sent, without the query; empty as `method`
+  std::string request_id;  ///< X-Request-Id of the reply; empty when there was none
+  int status = 0;
+  uint64_t bytes = 0;  ///< sent, head included
+  std::chrono::duration<double> time{0};
+  std::optional<TokenCounts> tokens;
+  bool complete = true;  ///< the whole reply was sent
 };
 
 /// What the server does with requests. Called from many connection threads at once.
@@ -62,6 +90,11 @@ class HttpHandler {
   virtual std::optional<HttpResponse> check(const HttpRequest& request) = 0;
   /// Any exception but ClientGone becomes a 500.
   virtual HttpResponse handle(const HttpRequest& request) = 0;
+  /// The reply to what the connection refuses by itself: too large, too late, malformed, or a failed handler. `request`
+  /// has what could be read: neither path nor headers, where the header block is not one.
+  virtual HttpResponse refuse(const HttpRequest& request, const ApiError& error) = 0;
+  /// After the reply. Refused connections and requests count too.
+  virtual void served(const ServedRequest& request) = 0;
 };
 
 }  // namespace glm53::server

@@ -204,7 +204,7 @@ void check_room(int64_t prompt, int64_t wanted, int64_t context) {
 
 HttpResponse messages(const HttpRequest& http, const ApiContext& api) {
   const ChatRequest request = parse_messages_request(http.body, api.rules, MessagesPurpose::kReply);
-  const MessageReply message{"msg_" + random_id(), api.rules.settings.model.served_name, request.include_reasoning,
+  const MessageReply message{"msg_" + random_id(), request.common.model, request.include_reasoning,
                              api.rules.settings.api};
   std::vector<int32_t> prompt = chat_prompt_ids(request.prompt, api);
   if (!request.common.truncate_prompt) {

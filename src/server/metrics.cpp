@@ -134,7 +134,7 @@ void write_histograms(const engine::EngineMetrics& counted, Exposition& out) {
 
 HttpResponse metrics(const HttpRequest&, const ApiContext& api) {
   const engine::EngineMetrics counted = api.generator.metrics();
-  Exposition out(api.rules.settings.model.served_name);
+  Exposition out(api.rules.settings.model.served_name.front());
   write_state(api.generator.status(), api, out);
   write_counts(counted, out);
   write_histograms(counted, out);

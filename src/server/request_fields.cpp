@@ -109,11 +109,11 @@ void read_sampling(const PromptJson& body, const GenerationDefaults& defaults, C
   if (top_p == 0) throw bad_field("top_p", "top_p must be above 0 and at most 1");
   sampling.top_p = std::max(static_cast<float>(top_p), FLT_MIN);
   sampling.top_k = static_cast<int>(
-      std::max<int64_t>(0, opt_int(body, "top_k", -1, std::numeric_limits<int32_t>::max()).value_or(0)));
-  sampling.min_p = static_cast<float>(opt_number(body, "min_p", 0, 1).value_or(0));
+      std::max<int64_t>(0, opt_int(body, "top_k", -1, std::numeric_limits<int32_t>::max()).value_or(defaults.top_k)));
+  sampling.min_p = static_cast<float>(opt_number(body, "min_p", 0, 1).value_or(defaults.min_p));
   sampling.presence = static_cast<float>(opt_number(body, "presence_penalty", -2, 2).value_or(0));
   sampling.frequency = static_cast<float>(opt_number(body, "frequency_penalty", -2, 2).value_or(0));
-  const double repetition = opt_number(body, "repetition_penalty", 0, DBL_MAX).value_or(1);
+  const double repetition = opt_number(body, "repetition_penalty", 0, DBL_MAX).value_or(defaults.repetition);
   if (repetition == 0) throw bad_field("repetition_penalty", "repetition_penalty must be above 0");
   // Beyond these bounds every logit is as good as zero or infinite, and infinity is no logit.
   sampling.repetition = static_cast<float>(std::clamp(repetition, 1e-20, 1e20));
@@ -193,16 +193,22 @@ void refuse_unsupported(const PromptJson& body, std::span<const UnsupportedField
   }
 }
 
-void check_model(const PromptJson& body, const RequestRules& rules) {
+ApiError no_such_model(const std::string& name) {
+  return {404, "The model `" + name + "` does not exist.", "model", "model_not_found"};
+}
+
+const std::string& served_model(const PromptJson& body, const RequestRules& rules) {
+  const std::vector<std::string>& served = rules.settings.model.served_name;
   const std::string* model = opt_string(body, "model");
-  if (model != nullptr && *model != rules.settings.model.served_name) {
-    throw ApiError(404, "The model `" + *model + "` does not exist.", "model", "model_not_found");
-  }
+  if (model == nullptr) return served.front();
+  const auto found = std::find(served.begin(), served.end(), *model);
+  if (found == served.end()) throw no_such_model(*model);
+  return *found;
 }
 
 CommonFields read_common_fields(const PromptJson& body, const RequestRules& rules) {
   CommonFields fields;
-  check_model(body, rules);
+  fields.model = served_model(body, rules);
   refuse_unsupported(body, kUnsupported);
   read_sampling(body, rules.defaults, fields);
   fields.choices = read_choices(body, rules.settings.api.max_n, fields.sampling);

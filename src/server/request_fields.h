@@ -20,6 +20,7 @@ namespace glm53::server {
 inline constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
 struct CommonFields {
+  std::string model;                            ///< served name that the request asked for, or the default one
   SamplingParams sampling;                      ///< seed set, from OS entropy when the request has none
   bool seeded = false;                          ///< the seed is the request's
   std::optional<int64_t> max_tokens;            ///< >= 1
@@ -61,8 +62,9 @@ uint64_t fresh_seed();
 /// Stop strings: at most 64 with 64 KiB together, none empty. Throws ApiError 400 naming `field`.
 void check_stops(const std::vector<std::string>& stops, const std::string& field);
 
-/// Throws ApiError 404 for a model that is not served.
-void check_model(const text::PromptJson& body, const RequestRules& rules);
+ApiError no_such_model(const std::string& name);
+/// The served name that a request asks for, or the default one. Throws ApiError 404 for a model that is not served.
+const std::string& served_model(const text::PromptJson& body, const RequestRules& rules);
 
 /// Throws ApiError: 404 for a model that is not served, 400 naming the field for the rest.
 CommonFields read_common_fields(const text::PromptJson& body, const RequestRules& rules);

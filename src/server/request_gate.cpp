@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace glm53::server {
 namespace {
@@ -138,7 +139,7 @@ std::optional<GateRefusal> read_meaning(RequestHead& head, uint64_t body_limit) 
   if (codings > 0 && lengths > 0) return GateRefusal{400, "Content-Length together with Transfer-Encoding"};
   if (codings > 0) head.framing = BodyFraming::kChunked;
   if (head.framing == BodyFraming::kLength && head.content_length > body_limit) {
-    return GateRefusal{413, "the request body is larger than " + std::to_string(body_limit) + " bytes"};
+    return body_too_large(body_limit);
   }
   if (head.framing == BodyFraming::kLength && head.content_length == 0) head.framing = BodyFraming::kNone;
   return std::nullopt;
@@ -199,6 +200,23 @@ std::variant<RequestHead, GateRefusal> parse_head(std::string_view block, uint64
     if (auto refusal = read_header_line(line, head)) return *refusal;
   }
   if (auto refusal = read_meaning(head, body_limit)) return *refusal;
+  return head;
+}
+
+GateRefusal body_too_large(uint64_t limit) {
+  return {413, "the request body is larger than " + std::to_string(limit) + " bytes", "request_too_large"};
+}
+
+RequestHead readable_part(std::string_view bytes) {
+  bytes.remove_prefix(leading_blank_lines(bytes));
+  RequestHead head;
+  bool first = true;
+  for (size_t eol = bytes.find("\r\n"); eol != std::string_view::npos && eol > 0; eol = bytes.find("\r\n")) {
+    const std::string_view line = bytes.substr(0, eol);
+    // What these refuse they leave out.
+    static_cast<void>(std::exchange(first, false) ? read_request_line(line, head) : read_header_line(line, head));
+    bytes.remove_prefix(eol + 2);
+  }
   return head;
 }
 

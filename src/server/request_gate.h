@@ -30,7 +30,10 @@ struct RequestHead {
 struct GateRefusal {
   int status;
   std::string message;
+  std::string code = {};  ///< as ApiError::code
 };
+
+GateRefusal body_too_large(uint64_t limit);
 
 /// Where the header block ends: bytes up to and including the blank line, or 0 while more are needed. Refuses a block
 /// beyond `limit` bytes (431), bytes that cannot begin a request (TLS, for one) and bare line feeds.
@@ -40,6 +43,10 @@ std::variant<size_t, GateRefusal> find_head_end(std::string_view bytes, size_t l
 /// with Transfer-Encoding, differing lengths and codings other than chunked; 413 for a length over `body_limit`,
 /// 414, 415 (Content-Encoding), 417 (Expect), 501 (method), 505 (version).
 std::variant<RequestHead, GateRefusal> parse_head(std::string_view block, uint64_t body_limit);
+
+/// What a refused block says all the same, for the refusal's headers and the log: the request line and the header lines
+/// that are well-formed, up to the blank line or the end of `bytes`. Nothing of it says how the body is framed.
+RequestHead readable_part(std::string_view bytes);
 
 /// Chunked transfer coding, fed in any pieces; the result does not depend on them.
 class ChunkDecoder {

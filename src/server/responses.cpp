@@ -294,8 +294,7 @@ engine::GenerationRequest prepare(const ChatRequest& chat, const std::string& id
 
 HttpResponse responses(const HttpRequest& http, const ApiContext& api) {
   const ResponsesRequest request = parse_responses_request(http.body, api.rules);
-  const ResponseHead head{"resp_" + random_id(), api.rules.settings.model.served_name,
-                          std::time(nullptr),    to_json(request.echo),
+  const ResponseHead head{"resp_" + random_id(), request.chat.common.model, std::time(nullptr), to_json(request.echo),
                           request.tools,         api.rules.settings.api};
   const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, head, http); },
                            [head](RunningReplies& replies, SseWriter& out) { stream_reply(replies, head, out); }};

@@ -46,6 +46,7 @@ RunningReply::RunningReply(std::shared_ptr<engine::Generation> generation, const
                            const ApiContext& api)
     : generation_(std::move(generation)),
       prompt_(request.prompt),
+      first_of_its_prompt_(request.sampling.choice == 0),
       starts_in_reasoning_(request.reply.split_reasoning && request.reply.start == text::ReplyChannel::kReasoning),
       think_close_(text::ReplyMarkers::from(api.tokenizer).think_close),
       stop_ids_(request.stop_token_ids) {
@@ -102,6 +103,15 @@ RunningReplies::RunningReplies(std::vector<engine::GenerationRequest> requests, 
     generations[i]->set_signal(signal_);
     replies_.push_back(std::make_unique<RunningReply>(std::move(generations[i]), requests[i], api));
   }
+}
+
+TokenCounts RunningReplies::tokens() const {
+  TokenCounts counts;
+  for (const auto& reply : replies_) {
+    if (reply->first_of_its_prompt()) counts.prompt += reply->prompt_tokens();
+    counts.completion += reply->completion_tokens();
+  }
+  return counts;
 }
 
 bool RunningReplies::step(const std::function<bool()>& client_gone, const Take& take) {

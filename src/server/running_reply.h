@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -32,6 +33,9 @@ class RunningReply {
 
   const std::vector<int32_t>& prompt() const { return prompt_; }
   int64_t prompt_tokens() const { return static_cast<int64_t>(prompt_.size()); }
+  /// Of the reply so far; at its end what usage shows.
+  int64_t completion_tokens() const { return result_ ? result_->completion_tokens : std::ssize(tokens_); }
+  bool first_of_its_prompt() const { return first_of_its_prompt_; }
   /// Ids of the reply so far, the ending one included.
   const std::vector<int32_t>& tokens() const { return tokens_; }
   /// Tokens beyond those, whose text is held back.
@@ -50,6 +54,7 @@ class RunningReply {
   std::shared_ptr<engine::Generation> generation_;
   std::optional<engine::GenerationResult> result_;
   SharedList<int32_t> prompt_;
+  bool first_of_its_prompt_;
   std::vector<int32_t> tokens_;
   bool starts_in_reasoning_;
   int32_t think_close_;
@@ -67,6 +72,8 @@ class RunningReplies {
 
   size_t size() const { return replies_.size(); }
   const RunningReply& operator[](size_t choice) const { return *replies_[choice]; }
+  /// Of all choices so far, each prompt once.
+  TokenCounts tokens() const;
 
   /// What takes the events of the choices, the last one of each included.
   using Take = std::function<void(size_t choice, engine::GenerationEvent&)>;

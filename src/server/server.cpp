@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 
 #include "glm53/core/printable.h"
+#include "server/access_log.h"
 #include "server/api_error.h"
 #include "server/chat_completions.h"
 #include "server/chat_page.h"
@@ -19,6 +20,7 @@
 #include "server/metrics.h"
 #include "server/random_id.h"
 #include "server/reply_json.h"
+#include "server/request_fields.h"
 #include "server/request_gate.h"
 #include "server/responses.h"
 #include "server/tokenize.h"
@@ -61,7 +63,7 @@ HttpResponse health(const HttpRequest&, const ApiContext& api) {
   const engine::EngineStatus status = api.generator.status();
   const char* word = status.failed ? "failed" : status.ready ? "ok" : "unavailable";
   HttpResponse response = json_reply({{"status", word},
-                                      {"model", api.rules.settings.model.served_name},
+                                      {"model", api.rules.settings.model.served_name.front()},
                                       {"uptime_s", std::time(nullptr) - api.started},
                                       {"running", status.running},
                                       {"waiting", status.waiting}});
@@ -77,10 +79,10 @@ HttpResponse load(const HttpRequest&, const ApiContext& api) {
 
 HttpResponse version(const HttpRequest&, const ApiContext& api) { return json_reply({{"version", api.version}}); }
 
-ordered_json model_entry(const ApiContext& api) {
+ordered_json model_entry(const std::string& name, const ApiContext& api) {
   const ModelSettings& model = api.rules.settings.model;
   const std::string path = model.path.substr(0, model.path.find_last_not_of('/') + 1);
-  return {{"id", model.served_name},
+  return {{"id", name},
           {"object", "model"},
           {"created", api.started},
           {"owned_by", "glm53-serve"},
@@ -92,17 +94,18 @@ ordered_json model_entry(const ApiContext& api) {
 }
 
 HttpResponse models(const HttpRequest&, const ApiContext& api) {
-  return json_reply({{"object", "list"}, {"data", ordered_json::array({model_entry(api)})}});
+  ordered_json data = ordered_json::array();
+  for (const std::string& name : api.rules.settings.model.served_name) data.push_back(model_entry(name, api));
+  return json_reply({{"object", "list"}, {"data", std::move(data)}});
 }
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
 
 HttpResponse one_model(const HttpRequest& request, const ApiContext& api) {
   const std::string id = route_path(request.path).substr(kModelPrefix.size());
-  if (id != api.rules.settings.model.served_name) {
-    throw ApiError(404, "The model `" + id + "` does not exist.", "model", "model_not_found");
-  }
-  return json_reply(model_entry(api));
+  const std::vector<std::string>& served = api.rules.settings.model.served_name;
+  if (std::find(served.begin(), served.end(), id) == served.end()) throw no_such_model(id);
+  return json_reply(model_entry(id, api));
 }
 
 // ---- routing
@@ -175,7 +178,7 @@ bool is_visible_ascii(std::string_view text) {
 }
 
 /// Replies carry the client's own request id, else that of the generation, else a fresh one. The log line joins them.
-void add_common_headers(const HttpRequest& request, const std::string& cors_origin, HttpResponse& response) {
+void add_request_id(const HttpRequest& request, HttpResponse& response) {
   const auto own = std::find_if(response.headers.begin(), response.headers.end(),
                                 [](const HttpHeader& header) { return header.name == kRequestId; });
   const std::string generation = own == response.headers.end() ? random_id() : own->value;
@@ -186,9 +189,20 @@ void add_common_headers(const HttpRequest& request, const std::string& cors_orig
   spdlog::debug("{} {} {}: {}, request id {}", request.method, printable(request.path), response.status, generation,
                 shown);
   response.headers.push_back({kRequestId, shown});
-  if (cors_origin.empty()) return;
-  response.headers.push_back({"Access-Control-Allow-Origin", cors_origin});
-  response.headers.push_back({"Access-Control-Expose-Headers", kRequestId});
+}
+
+/// Which web pages may read the reply. A refusal of what could not be read knows no Origin: with several allowed, it
+/// names none.
+void add_cors(const HttpRequest& request, const std::vector<std::string>& allowed, HttpResponse& response) {
+  if (allowed.empty()) return;
+  auto origin = allowed.begin();  // `*`, or the only one: the same for every request
+  if (allowed.size() > 1) {
+    response.headers.push_back({"Vary", "Origin"});
+    origin = std::find(allowed.begin(), allowed.end(), request.header("Origin"));
+    if (origin == allowed.end()) return;
+  }
+  response.headers.push_back({"Access-Control-Allow-Origin", *origin});
+  response.headers.push_back({"Access-Control-Expose-Headers", std::string(kRequestId) + ", Retry-After"});
 }
 
 HttpResponse preflight(const HttpRequest& request) {
@@ -207,9 +221,8 @@ class Api final : public HttpHandler {
   explicit Api(const ApiContext& context) : context_(context) {}
 
   std::optional<HttpResponse> check(const HttpRequest& request) override {
-    std::optional<HttpResponse> refusal = refuse(request);
-    if (refusal) add_common_headers(request, context_.rules.settings.server.cors_origin, *refusal);
-    return refusal;
+    std::optional<HttpResponse> reply = reply_without_body(request);
+    return reply ? std::optional(finished(request, std::move(*reply))) : std::nullopt;
   }
 
   HttpResponse handle(const HttpRequest& request) override {
@@ -219,11 +232,24 @@ class Api final : public HttpHandler {
     } catch (const ApiError& error) {
       response = error_response(error, request.path);
     }
-    add_common_headers(request, context_.rules.settings.server.cors_origin, response);
-    return response;
+    return finished(request, std::move(response));
+  }
+
+  HttpResponse refuse(const HttpRequest& request, const ApiError& error) override {
+    return finished(request, error_response(error, request.path));
+  }
+
+  void served(const ServedRequest& request) override {
+    if (context_.rules.settings.server.access_log) spdlog::info("{}", access_line(request));
   }
 
  private:
+  HttpResponse finished(const HttpRequest& request, HttpResponse response) const {
+    add_request_id(request, response);
+    add_cors(request, context_.rules.settings.server.cors_origin, response);
+    return response;
+  }
+
   static const Route* find_route(std::string_view method, std::string_view path) {
     const auto route = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& candidate) {
       return candidate.method == method && candidate.matches(path);
@@ -231,7 +257,7 @@ class Api final : public HttpHandler {
     return route == kRoutes.end() ? nullptr : &*route;
   }
 
-  std::optional<HttpResponse> refuse(const HttpRequest& request) const {
+  std::optional<HttpResponse> reply_without_body(const HttpRequest& request) const {
     if (request.method == "OPTIONS") return preflight(request);
     const std::string path = route_path(request.path);
     const auto& keys = context_.rules.settings.server.api_key;
@@ -258,6 +284,7 @@ HttpLimits http_limits(const ServerSettings& settings) {
   HttpLimits limits;
   limits.header_bytes = static_cast<size_t>(settings.header_kib) * 1024;
   limits.body_bytes = static_cast<uint64_t>(settings.max_body_mib) << 20;
+  limits.all_bodies_bytes = static_cast<uint64_t>(settings.max_bodies_mib) << 20;
   limits.max_connections = settings.max_connections;
   limits.header_timeout = std::chrono::seconds(settings.header_timeout_s);
   limits.body_timeout = std::chrono::seconds(settings.body_timeout_s);

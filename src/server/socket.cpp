@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -51,9 +52,23 @@ void Descriptor::close() {
   if (value_ >= 0) ::close(std::exchange(value_, -1));
 }
 
-Socket::Socket(int descriptor) : descriptor_(descriptor) {
+Socket::Socket(int descriptor, std::string peer) : descriptor_(descriptor), peer_(std::move(peer)) {
   const int on = 1;
   ::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+std::optional<Socket> accept_connection(int listener) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  const int descriptor = ::accept4(listener, generic, &size, SOCK_CLOEXEC);
+  if (descriptor < 0) return std::nullopt;
+  char text[NI_MAXHOST] = "unknown";
+  ::getnameinfo(generic, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  // IPv4 clients of a socket that takes both.
+  static constexpr std::string_view kMapped = "::ffff:";
+  const bool mapped = std::string_view(text).starts_with(kMapped);
+  return Socket(descriptor, text + (mapped ? kMapped.size() : 0));
 }
 
 Socket::ReadResult Socket::read_some(std::string& buffer, Clock::time_point deadline) {

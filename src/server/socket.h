@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,8 +31,8 @@ class Socket {
   enum class ReadResult { kData, kClosed, kTimeout };
 
   Socket() = default;
-  /// Takes over a descriptor; sets TCP_NODELAY, so that small events leave at once.
-  explicit Socket(int descriptor);
+  /// Takes over a descriptor of a connection with `peer`; sets TCP_NODELAY, so that small events leave at once.
+  Socket(int descriptor, std::string peer);
 
   /// Appends what has arrived, at most 64 KiB; waits for it until `deadline`. An error counts as closed.
   ReadResult read_some(std::string& buffer, Clock::time_point deadline);
@@ -47,9 +48,15 @@ class Socket {
   void close() { descriptor_.close(); }
 
   int descriptor() const { return descriptor_.get(); }
+  /// Numeric address of the other side.
+  const std::string& peer() const { return peer_; }
 
  private:
   Descriptor descriptor_;
+  std::string peer_;
 };
+
+/// The next connection that waits at `listener`; without one, errno says why.
+std::optional<Socket> accept_connection(int listener);
 
 }  // namespace glm53::server

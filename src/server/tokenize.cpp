@@ -22,7 +22,7 @@ std::vector<int32_t> prompt_of(const PromptJson& body, const HttpRequest& http, 
     if (body.find("prompt") != nullptr) throw bad_field("prompt", "prompt and messages exclude each other");
     return chat_prompt_ids(parse_chat_request(http.body, api.rules).prompt, api);
   }
-  check_model(body, api.rules);
+  served_model(body, api.rules);
   const std::string* prompt = opt_string(body, "prompt");
   if (prompt == nullptr) throw bad_field("prompt", "prompt or messages is required");
   require_tokenizer(api, "prompt");
@@ -49,7 +49,7 @@ HttpResponse tokenize(const HttpRequest& http, const ApiContext& api) {
 
 HttpResponse detokenize(const HttpRequest& http, const ApiContext& api) {
   const PromptJson body = parse_body(http.body);
-  check_model(body, api.rules);
+  served_model(body, api.rules);
   const PromptJson::Array* tokens = opt_array(body, "tokens");
   if (tokens == nullptr) throw bad_field("tokens", "tokens is required");
   require_tokenizer(api, "tokens");

@@ -149,6 +149,14 @@ refuse /v1/completions "a negative id" '{"prompt":[-1]}'
 equal "the server is still well" "$(post /v1/chat/completions "$count_request" | jq -r '.choices[0].message.content')" \
   "$content"
 
+logged() {
+  tail -n 1 "$scratch/server.log" | grep -qE 'client=127\.0\.0\.1 id=chatcmpl-[0-9a-f]{32} method=POST '\
+'path=/v1/chat/completions status=200 bytes=[0-9]+ seconds=[0-9.]+ prompt_tokens=[0-9]+ completion_tokens=[0-9]+$'
+}
+until_true logged
+equal "the log has a line for the last reply" "$?" 0
+equal "and none shows what was asked" "$(grep -c 'Count from' "$scratch/server.log")" 0
+
 # ---- one port, one server
 "$binary" --config $config --port "${url##*:}" >"$scratch/second.log" 2>&1
 equal "a second server on the port ends with code 2" "$?" 2
@@ -156,4 +164,13 @@ contains "and names the port" "$(cat "$scratch/second.log")" "${url##*:}"
 
 stop_server
 equal "SIGTERM ends an idle server with code 0" "$stop_code" 0
+
+# ---- several names, sampling defaults
+start_server --served-model-name one,two --generation-config vllm --override-generation-config '{"temperature": 0}'
+equal "all names are listed" "$(curl -s "$url/v1/models" | jq -c '[.data[].id]')" '["one","two"]'
+named=$(jq -c 'del(.temperature) + {model: "two"}' <<<"$count_request")
+equal "the second name answers, greedily as the defaults say" \
+  "$(post /v1/chat/completions "$named" | jq -r '.model, .choices[0].message.content')" "two
+$content"
+stop_server
 finish

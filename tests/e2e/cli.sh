@@ -22,7 +22,8 @@ run --version
 equal "--version prints name and version" "$code $(grep -cE '^glm53-serve [0-9]+\.[0-9]+\.[0-9]+' <<<"$output")" "0 1"
 run --help
 equal "--help ends with code 0" "$code" 0
-for option in --config --set --port --rank --print-config --version --check; do
+for option in --config --set --port --rank --served-model-name --generation-config --override-generation-config \
+  --print-config --version --check; do
   contains "--help names $option" "$output" "$option"
 done
 
@@ -58,9 +59,16 @@ refused "a section as a key" dense.groups.kda --config $config --set dense.group
 for item in a:b 4:9 4:0 :3 4: 4 -1:3 -0:3 04:3 4:03 4:3:3 99999999999:3 4:3,4:4; do
   refused "dummy.layer_k $item, used or not" dummy.layer_k --config $config --set "dummy.layer_k=$item" --check
 done
+for json in '{"temperatur": 1}' '{"temperature": 3}' '{"max_new_tokens": 5}' '[]' '{'; do
+  refused "generation defaults $json" defaults.override_generation_config --config $config \
+    --override-generation-config "$json" --check
+done
+refused "bodies that exceed all bodies" server.max_bodies_mib --config $config --set server.max_body_mib=300 --check
 GLM53_SERVER_PROT=1 refused "an unknown variable" GLM53_SERVER_PROT --config $config --print-config
 refused "a checkpoint that is not there" "$scratch/nowhere" --config $config --set "model.path=$scratch/nowhere" --check
 
+run --config $config --check --set defaults.reasoning_budget=100
+equal "a reasoning budget is served" "$code" 0
 run --config $config --check
 equal "--check of the tiny checkpoint ends with code 0" "$code" 0
 contains "--check prints a memory plan" "$(tr '[:upper:]' '[:lower:]' <<<"$output")" weights

@@ -10,8 +10,8 @@
 namespace glm53 {
 
 struct ModelSettings {
-  std::string path;  ///< checkpoint directory
-  std::string served_name = "GLM-5.3-Flash-EXL3";
+  std::string path;                                               ///< checkpoint directory
+  std::vector<std::string> served_name = {"GLM-5.3-Flash-EXL3"};  ///< not empty; the first is the default
   std::string load_format = "checkpoint";  ///< checkpoint | dummy (config.json alone; random weights)
 };
 
@@ -27,14 +27,15 @@ struct ServerSettings {
   int port = 8888;
   std::vector<std::string> api_key;  ///< empty: open
   int max_body_mib = 96;
+  int max_bodies_mib = 256;   ///< of all connections together; beyond it 503
   int max_connections = 512;  ///< one thread each; beyond it 503
   int header_kib = 16;
   int header_timeout_s = 10;  ///< for the whole header block
   int body_timeout_s = 60;    ///< of silence while a body arrives
   int write_timeout_s = 120;  ///< a client that takes nothing for so long is gone; every byte it takes starts anew
   int idle_timeout_s = 75;    ///< keep-alive connection without a request
-  std::string cors_origin =
-      "*";  ///< Access-Control-Allow-Origin of replies; empty: web pages of other origins get none
+  std::vector<std::string> cors_origin = {"*"};  ///< whose web pages may read replies; empty: this server's own alone
+  bool access_log = true;                        ///< a line at level info for each request
 };
 
 struct ClusterSettings {
@@ -94,7 +95,9 @@ struct DefaultsSettings {
   bool thinking = true;
   std::string effort;  ///< "", low, high, max
   bool keep_reasoning = true;
-  int reasoning_budget = 0;  ///< tokens; 0 = none
+  int reasoning_budget = 0;                ///< tokens; 0 = none
+  std::string generation_config = "auto";  ///< auto (the checkpoint's sampling defaults) | vllm (neutral ones)
+  std::string override_generation_config;  ///< JSON object over those; "" = nothing
 };
 
 struct TemplateSettings {

@@ -64,7 +64,7 @@ defaults:
 )")
                          .values;
   EXPECT_EQ(s.model.path, "a dir/ä");
-  EXPECT_EQ(s.model.served_name, "123");
+  EXPECT_THAT(s.model.served_name, testing::ElementsAre("123"));
   EXPECT_EQ(s.server.port, 0);
   EXPECT_THAT(s.server.api_key, testing::ElementsAre("one", "two"));
   EXPECT_EQ(s.context, 1048576);
@@ -118,6 +118,35 @@ TEST(Yaml, OneKeyOfAListKeyNeedsNoBrackets) {
   EXPECT_THAT(from_yaml("server: {api_key: 'a,b'}").values.server.api_key, testing::ElementsAre("a,b"));
   EXPECT_THAT(from_yaml("server: {api_key: ''}").values.server.api_key, testing::IsEmpty());
   EXPECT_THAT(from_yaml("server: {api_key: []}").values.server.api_key, testing::IsEmpty());
+}
+
+TEST(Yaml, OriginsAreOneOrSeveral) {
+  const auto settings = [](const std::string& origins) {
+    return from_yaml("model: {path: m}\ncluster: {tp: 1}\ndraft: {kind: none}\nserver: {cors_origin: " + origins +
+                     "}\n")
+        .values;
+  };
+  EXPECT_THAT(default_settings().values.server.cors_origin, testing::ElementsAre("*"));
+  EXPECT_THAT(settings("\"\"").server.cors_origin, testing::IsEmpty());
+  EXPECT_THAT(settings("[https://a.example, 'http://b.example:80']").server.cors_origin,
+              testing::ElementsAre("https://a.example", "http://b.example:80"));
+  for (const char* good : {"'*'", "https://a.example", "'null'", "[http://localhost:3000, 'null']"}) {
+    EXPECT_NO_THROW(check_consistency(settings(good))) << good;
+  }
+  for (const char* bad : {"a.example", "https://a.example/", "https://", "'://a'", "['*', https://a.example]",
+                          "https://*.example", "'https://a.example,https://b.example'"}) {
+    EXPECT_THAT(error_of([&] { check_consistency(settings(bad)); }),
+                testing::StartsWith("server.cors_origin: expected"))
+        << bad;
+  }
+}
+
+TEST(Yaml, AllBodiesHoldAtLeastOne) {
+  const auto message = error_of([] {
+    check_consistency(
+        from_yaml("model: {path: m}\ncluster: {tp: 1}\ndraft: {kind: none}\nserver: {max_body_mib: 300}\n").values);
+  });
+  EXPECT_EQ(message, "server.max_bodies_mib: 256 is below server.max_body_mib, which is 300");
 }
 
 TEST(Yaml, DummyLayersAreAListOfPairs) {
@@ -188,6 +217,21 @@ TEST(Precedence, ShortcutsWinOverSet) {
   EXPECT_EQ(s.values.server.port, 5);
   EXPECT_EQ(s.values.cluster.rank, 1);
   EXPECT_EQ(origin_of(s, "server", "port"), "--port");
+  const Settings more = load_settings(parse({"--served-model-name", "a,org/b", "--generation-config=vllm",
+                                             "--override-generation-config", R"({"top_p": 0.5, "top_k": 3})"}),
+                                      {})
+                            .values;
+  EXPECT_THAT(more.model.served_name, testing::ElementsAre("a", "org/b"));
+  EXPECT_EQ(more.defaults.generation_config, "vllm");
+  EXPECT_EQ(more.defaults.override_generation_config, R"({"top_p": 0.5, "top_k": 3})");
+}
+
+TEST(Precedence, ANameIsServedAtLeast) {
+  for (const char* none : {"[]", "''", "['']", "[a, '']"}) {
+    EXPECT_THAT(error_of([&] { from_yaml(std::string("model: {served_name: ") + none + "}"); }),
+                HasSubstr("model.served_name: expected non-empty text or a list of such, found"))
+        << none;
+  }
 }
 
 TEST(Environment, UnknownVariableNamesTheNearest) {

@@ -27,7 +27,8 @@ class ApiTest : public testing::Test {
   void SetUp() override {
     settings_.server.host = "127.0.0.1";
     settings_.server.port = 0;
-    settings_.model.served_name = "served";
+    settings_.server.access_log = false;
+    settings_.model.served_name = {"served"};
     settings_.defaults.max_tokens = 100;
     reply_with({{text::ReplyChannel::kReasoning, "think"}, {text::ReplyChannel::kContent, "answer"}});
   }

@@ -13,6 +13,7 @@
 
 #include "glm53/core/error.h"
 #include "raw_client.h"
+#include "server/api_error.h"
 
 namespace glm53::server {
 namespace {
@@ -66,7 +67,9 @@ class TestHandler final : public HttpHandler {
         body.write("start");
         while (!body.client_gone()) std::this_thread::sleep_for(milliseconds(5));
         noticed.open();
+        throw ClientGone();
       };
+      response.tokens = [] { return TokenCounts{3, 4}; };
       return response;
     }
     if (request.path == "/wait") {
@@ -83,6 +86,29 @@ class TestHandler final : public HttpHandler {
     return text(200, request.method + ' ' + request.path + ' ' + request.body);
   }
 
+  HttpResponse refuse(const HttpRequest& request, const ApiError& error) override {
+    HttpResponse response = error_response(error, request.path);
+    response.headers.push_back({kRequestId, "refused " + std::string(request.header("x-test"))});
+    return response;
+  }
+
+  void served(const ServedRequest& request) override {
+    const std::lock_guard lock(mutex_);
+    served_.push_back(request);
+  }
+  /// Waits for it: the log comes after the reply.
+  ServedRequest served_request(size_t index) {
+    for (int i = 0; i < 4000; ++i) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (served_.size() > index) return served_[index];
+      }
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    ADD_FAILURE() << "request " << index << " was not reported";
+    return {};
+  }
+
   static HttpResponse text(int status, std::string body) {
     HttpResponse response;
     response.status = status;
@@ -93,6 +119,10 @@ class TestHandler final : public HttpHandler {
 
   std::atomic<int> handled{0};
   Gate entered, release, noticed;
+
+ private:
+  std::mutex mutex_;
+  std::vector<ServedRequest> served_;
 };
 
 class HttpServerTest : public testing::Test {
@@ -487,6 +517,111 @@ TEST_F(HttpServerTest, StopCancelsNothingWhereNothingRuns) {
   serve();
   EXPECT_EQ(ask(get("/a")).status, 200);
   server_->stop(milliseconds(0), [] { ADD_FAILURE() << "cancelled"; });
+}
+
+TEST_F(HttpServerTest, ReportsEachRequestAfterItsReply) {
+  serve();
+  const std::string reply = "HTTP/1.1 200 OK\r\n";
+  ask(post("/a%20b?key=secret", "text"));
+  ServedRequest served = handler_.served_request(0);
+  EXPECT_EQ(served.client, "127.0.0.1");
+  EXPECT_EQ(served.method, "POST");
+  EXPECT_EQ(served.path, "/a%20b");
+  EXPECT_EQ(served.status, 200);
+  EXPECT_GT(served.bytes, reply.size() + std::string("POST /a b text").size());
+  EXPECT_TRUE(served.complete);
+  EXPECT_FALSE(served.tokens.has_value());
+
+  RawClient leaving(port());
+  leaving.send(get("/endless"));
+  ASSERT_TRUE(leaving.wait_for("start"));
+  leaving.close();
+  served = handler_.served_request(1);
+  EXPECT_EQ(served.status, 200);
+  EXPECT_FALSE(served.complete);
+  ASSERT_TRUE(served.tokens.has_value());
+  EXPECT_EQ(served.tokens->completion, 4);
+
+  RawClient impatient(port());
+  impatient.send(get("/poll"));
+  handler_.entered.wait();
+  impatient.close();
+  served = handler_.served_request(2);
+  EXPECT_EQ(served.status, kClientClosedRequest);
+  EXPECT_EQ(served.path, "/poll");
+  EXPECT_FALSE(served.complete);
+}
+
+TEST_F(HttpServerTest, RefusalsFollowWhatCouldBeReadOfTheRequest) {
+  HttpLimits limits;
+  limits.body_bytes = 1000;
+  limits.max_connections = 1;
+  serve(limits);
+  struct Case {
+    std::string request;
+    int status;
+    const char* method;
+    const char* path;
+    const char* id;
+  };
+  const Case cases[] = {
+      {"POST /v1/messages?a HTTP/1.1\r\nX-Test: 1\r\nContent-Length: 1001\r\n\r\n", 413, "POST", "/v1/messages",
+       "refused 1"},
+      {"POST /a HTTP/1.1\r\nX-Test: 2\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "POST", "/a", "refused 2"},
+      {"POST /a HTTP/1.1\r\nX-Test: 3\r\nbroken line\r\n\r\n", 400, "POST", "/a", "refused 3"},
+      {"BREW /a HTTP/1.1\r\nX-Test: 4\r\n\r\n", 501, "", "", "refused 4"},
+      {"\x16\x03\x01", 400, "", "", "refused "},
+  };
+  size_t served = 0;
+  for (const Case& c : cases) {
+    RawReply reply;
+    do {  // the one before still holds the only place
+      std::this_thread::sleep_for(milliseconds(1));
+      reply = ask(c.request);
+      const ServedRequest record = handler_.served_request(served++);
+      EXPECT_EQ(record.status, reply.status);
+      if (reply.status == 503) {
+        EXPECT_EQ(record.method, "");
+        EXPECT_EQ(reply.header("retry-after"), "5");
+        EXPECT_EQ(reply.header("x-request-id"), "refused ");
+        continue;
+      }
+      EXPECT_EQ(record.method, c.method);
+      EXPECT_EQ(record.path, c.path);
+      EXPECT_EQ(record.request_id, c.id);
+    } while (reply.status == 503);
+    EXPECT_EQ(reply.status, c.status) << c.request;
+    EXPECT_EQ(reply.header("x-request-id"), c.id) << c.request;
+    EXPECT_EQ(reply.body.find("\"type\":\"error\"") != std::string::npos, std::string(c.path) == "/v1/messages");
+  }
+}
+
+TEST_F(HttpServerTest, TheBodiesOfAllConnectionsShareOneLimit) {
+  HttpLimits limits;
+  limits.all_bodies_bytes = 1'000'000;
+  serve(limits);
+  const std::string large(1'000'000, 'x');
+  RawClient holding(port());
+  holding.send(post("/wait", large));
+  handler_.entered.wait();
+  {
+    RawClient client(port());
+    client.send(post("/length", large));
+    const RawReply reply = client.reply();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(reply.header("retry-after"), "5");
+    EXPECT_TRUE(client.drained());
+  }
+  EXPECT_EQ(ask("POST /length HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + std::string("f4240\r\n") + large +
+                "\r\n0\r\n\r\n")
+                .status,
+            503);
+  // What is not large is served all the same, and a body that is not kept does not count.
+  EXPECT_EQ(ask(post("/length", large.substr(0, kUncountedBodyBytes))).status, 200);
+  EXPECT_EQ(ask(post("/missing", large)).status, 404);
+  handler_.release.open();
+  EXPECT_EQ(holding.reply().status, 200);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(post("/length", large)).body, "1000000");
 }
 
 TEST_F(HttpServerTest, ManyConnectionsAtOnce) {

@@ -99,7 +99,7 @@ TEST_F(MetricsTest, ShowsWhatTheEngineCounted) {
 }
 
 TEST_F(MetricsTest, LabelsAreEscaped) {
-  settings_.model.served_name = "a\"b\\c\nd";
+  settings_.model.served_name = {"a\"b\\c\nd"};
   EXPECT_THAT(ask(get("/metrics")).body,
               testing::HasSubstr("vllm:num_requests_running{model_name=\"a\\\"b\\\\c\\nd\",engine=\"0\"} 0\n"));
 }

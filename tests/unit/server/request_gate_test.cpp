@@ -45,6 +45,20 @@ TEST(FindHeadEnd, RefusesWhatCannotBecomeARequest) {
             431);
 }
 
+TEST(ReadablePart, IsWhatIsWellFormed) {
+  RequestHead head =
+      readable_part("\r\nPOST /a?b HTTP/1.1\r\nOrigin: x\r\nbad line\r\nA: \x01\r\nB: c\r\n\r\nD: e\r\n");
+  EXPECT_EQ(head.method, "POST");
+  EXPECT_EQ(head.target, "/a?b");
+  ASSERT_EQ(head.headers.size(), 2U);
+  EXPECT_EQ(head.headers[0].value, "x");
+  EXPECT_EQ(head.headers[1].name, "B");
+  head = readable_part("nonsense\r\nOrigin: x\r\nB: unfinished");
+  EXPECT_EQ(head.method, "");
+  ASSERT_EQ(head.headers.size(), 1U);
+  for (const char* bytes : {"", "\r\n", "\n", "GET"}) EXPECT_EQ(readable_part(bytes).method, "");
+}
+
 TEST(ParseHead, ReadsLineAndHeaders) {
   const RequestHead head = accepted("\r\nPOST /v1/x?y=1 HTTP/1.1\r\nHost: a\r\nX-Y:  two words \t\r\nEmpty:\r\n\r\n");
   EXPECT_EQ(head.method, "POST");

@@ -16,7 +16,7 @@ constexpr int32_t kVocab = 4096;
 
 RequestRules rules() {
   RequestRules rules;
-  rules.settings.model.served_name = "served";
+  rules.settings.model.served_name = {"served"};
   rules.defaults.temperature = 0.9F;
   rules.defaults.top_p = 0.95F;
   rules.defaults.vocab = kVocab;

@@ -1,10 +1,14 @@
 // The API over loopback with a scripted generator.
 #include "server/server.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include "api_test.h"
 
@@ -69,6 +73,28 @@ TEST_F(ServerTest, SmallRoutes) {
   EXPECT_EQ(error_of(ask(get("/v1/models/other")))["code"], "model_not_found");
 }
 
+TEST_F(ServerTest, SeveralServedNames) {
+  settings_.model.served_name = {"first", "org/second"};
+  const json list = json::parse(ask(get("/v1/models")).body);
+  ASSERT_EQ(list["data"].size(), 2U);
+  EXPECT_EQ(list["data"][0]["id"], "first");
+  EXPECT_EQ(list["data"][1]["id"], "org/second");
+  EXPECT_EQ(json::parse(ask(get("/v1/models/org/second")).body), list["data"][1]);
+  // Replies name the model as the request did; one that names none gets the first.
+  EXPECT_EQ(json::parse(chat().body)["model"], "first");
+  const std::string second = R"("model":"org/second")";
+  EXPECT_EQ(json::parse(chat(second).body)["model"], "org/second");
+  EXPECT_EQ(json::parse(events(chat(second + R"(,"stream":true)").body)[0])["model"], "org/second");
+  for (const auto& [path, prompt] :
+       {std::pair{"/v1/completions", R"("prompt":"a")"},
+        {"/v1/responses", R"("input":"a")"},
+        {"/v1/messages", R"("max_tokens":9,"messages":[{"role":"user","content":"a"}])"}}) {
+    EXPECT_EQ(json::parse(ask(post(path, '{' + second + ',' + prompt + '}')).body)["model"], "org/second") << path;
+  }
+  EXPECT_EQ(chat(R"("model":"served")").status, 404);
+  EXPECT_THAT(ask(get("/metrics")).body, HasSubstr("{model_name=\"first\","));
+}
+
 TEST_F(ServerTest, HealthFollowsTheEngine) {
   generator_.current.ready = false;
   EXPECT_EQ(ask(get("/health")).status, 503);
@@ -105,11 +131,86 @@ TEST_F(ServerTest, CommonHeaders) {
   EXPECT_EQ(reply.header("access-control-allow-headers"), "authorization, x-foo");
   EXPECT_TRUE(ask(get("/nowhere")).has("access-control-allow-origin"));
   server_.reset();
-  settings_.server.cors_origin = "https://a.example";
+  settings_.server.cors_origin = {"https://a.example"};
   EXPECT_EQ(ask(get("/health")).header("access-control-allow-origin"), "https://a.example");
   server_.reset();
-  settings_.server.cors_origin = "";
+  settings_.server.cors_origin = {};
   EXPECT_FALSE(ask(get("/health")).has("access-control-allow-origin"));
+}
+
+TEST_F(ServerTest, RefusalsSayToBrowsersWhoMayReadThem) {
+  settings_.server.api_key = {"key"};
+  settings_.server.max_body_mib = 1;
+  generator_.refuse = engine::SubmitError::Kind::kQueueFull;
+  const std::string key = "X-Api-Key: key\r\n";
+  struct Case {
+    int status;
+    std::string head;  ///< without the blank line
+    std::string body;
+  };
+  const std::string chat = "POST /v1/chat/completions HTTP/1.1\r\n";
+  const auto length = [](size_t bytes) { return "Content-Length: " + std::to_string(bytes) + "\r\n"; };
+  const std::vector<Case> cases = {
+      {200, "OPTIONS /v1/chat/completions HTTP/1.1\r\n", ""},
+      {401, chat + length(2), "{}"},
+      {400, chat + key + length(2), "{}"},
+      {400, chat + key + "Transfer-Encoding: chunked\r\n", "zz\r\n"},
+      {400, chat + key + "Content-Length: 2\r\nContent-Length: 3\r\n", "{}"},
+      {404, "GET /nothing HTTP/1.1\r\n", ""},
+      {405, "GET /v1/chat/completions HTTP/1.1\r\n" + key, ""},
+      {413, chat + key + length(2 << 20), ""},
+      {429, chat + key + length(chat_body().size()), chat_body()},
+      {501, "BREW / HTTP/1.1\r\n", ""},
+  };
+  const std::string a = "https://a.example", b = "https://b.example:8080";
+  for (const std::vector<std::string>& allowed : {std::vector<std::string>{"*"}, {a}, {a, b}}) {
+    server_.reset();
+    settings_.server.cors_origin = allowed;
+    for (const Case& c : cases) {
+      const auto ask_from = [&](const std::string& origin) {
+        const RawReply reply = ask(c.head + (origin.empty() ? "" : "Origin: " + origin + "\r\n") + "\r\n" + c.body);
+        EXPECT_EQ(reply.status, c.status) << c.head;
+        EXPECT_EQ(reply.header("x-request-id").size(), 32U) << c.head;
+        EXPECT_EQ(reply.header("vary"), allowed.size() > 1 ? "Origin" : "") << c.head;
+        return reply.header("access-control-allow-origin");
+      };
+      EXPECT_EQ(ask_from(a), allowed.front()) << c.head;
+      if (allowed.size() < 2) continue;
+      EXPECT_EQ(ask_from(b), b) << c.head;
+      EXPECT_EQ(ask_from("https://b.example"), "") << c.head;
+      EXPECT_EQ(ask_from(""), "") << c.head;
+    }
+  }
+}
+
+TEST_F(ServerTest, EveryRequestIsALineOfTheLogWithoutWhatItSays) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  settings_.server.access_log = true;
+  settings_.server.api_key = {"secret-key"};
+  const std::string key = "Authorization: Bearer secret-key\r\nX-Request-Id: mine\r\n";
+  ask(post("/v1/chat/completions?secret=query", chat_body(R"("n":2)"), key));
+  ask(post("/v1/chat/completions", chat_body(R"("stream":true)"), key));
+  ask(post("/v1/chat/completions", chat_body(), "Authorization: Bearer secret-guess\r\n"));
+  ask(get("/%0a%1b[31m\xc2\x9b"));
+  server_.reset();  // its lines are written
+  settings_.server.access_log = false;
+  ask(get("/health"));
+  server_.reset();
+  spdlog::set_default_logger(before);
+  const std::string lines = log.str();
+  const std::string prompt = std::to_string(generator_.last().prompt.size());
+  EXPECT_THAT(lines, HasSubstr("client=127.0.0.1 id=mine method=POST path=/v1/chat/completions status=200 bytes="));
+  EXPECT_THAT(lines, HasSubstr(" prompt_tokens=" + prompt + " completion_tokens=14\n"));
+  EXPECT_THAT(lines, HasSubstr(" prompt_tokens=" + prompt + " completion_tokens=7\n"));
+  EXPECT_THAT(lines, HasSubstr("path=/v1/chat/completions status=401"));
+  EXPECT_THAT(lines, HasSubstr("path=/%0a%1b[31m%C2%9B status=404"));
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4) << lines;
+  for (const char* kept_out : {"secret", "Hello", "think", "answer", "/health"}) {
+    EXPECT_EQ(lines.find(kept_out), std::string::npos) << kept_out << '\n' << lines;
+  }
 }
 
 TEST_F(ServerTest, ApiKeys) {
