@@ -24,8 +24,7 @@ stop_server
 install_clients
 ensure_packages "${browser_packages[@]}" || { echo "skipped: no Chromium here" && finish; }
 mkdir -p build
-# One thread leaves the browser a processor of its own on a machine of two, so that it can keep up with the reply.
-start_server --set server.api_key=test-key --set cpu.threads=1
+start_server --set server.api_key=test-key
 timeout 600 node $clients/chat_page.mjs "$url" test-key /usr/bin/chromium build 2>"$scratch/errors" >"$scratch/suite"
 code=$?
 cat "$scratch/suite"

@@ -3,6 +3,7 @@ import { ApiFailure, chatChunks, servedModel } from './stream.js';
 import { TextView } from './text_view.js';
 
 const kKey = 'glm53-serve api key';
+const kPauseMs = 50; // Stop and the screen get their turn at least this often, however fast a reply comes
 const $ = (id) => document.getElementById(id);
 
 /** @type {object[]} what the next request sends */
@@ -100,6 +101,7 @@ class Reply {
     this.usage = null;
     this.finish = null;
     this.frame = 0;
+    this.timer = 0;
   }
 
   take(chunk) {
@@ -119,8 +121,10 @@ class Reply {
     this.pending.content += delta.content ?? '';
     for (const piece of delta.tool_calls ?? []) this.#takeCall(piece);
     this.finish = choice.finish_reason ?? this.finish;
-    // A hidden page gets no frames; it is shown whole at the end.
-    this.frame ||= requestAnimationFrame(() => this.show());
+    if (this.timer) return;
+    this.frame = requestAnimationFrame(() => this.show());
+    // A hidden page gets no frames, and a busy machine draws few.
+    this.timer = setTimeout(() => this.show(), 250);
   }
 
   #takeCall(piece) {
@@ -132,7 +136,9 @@ class Reply {
   }
 
   show() {
-    this.frame = 0;
+    cancelAnimationFrame(this.frame);
+    clearTimeout(this.timer);
+    this.timer = 0;
     const { reasoning, content } = this.pending;
     this.pending = { reasoning: '', content: '' };
     showing(() => {
@@ -186,7 +192,6 @@ class Reply {
 
   /** No more comes. True: what there is of the reply belongs to the conversation. */
   end() {
-    cancelAnimationFrame(this.frame);
     this.show();
     this.text?.end();
     this.#endReasoning();
@@ -243,8 +248,13 @@ async function answer() {
   let failure = null;
   try {
     model ??= await servedModel(key());
+    let paused = performance.now();
     for await (const chunk of chatChunks({ ...requestFields(), messages: requestMessages() }, key(), running.signal)) {
       reply.take(chunk);
+      if (performance.now() - paused < kPauseMs) continue;
+      await new Promise((resume) => { setTimeout(resume); });
+      running.signal.throwIfAborted();
+      paused = performance.now();
     }
   } catch (error) {
     if (error.name === 'AbortError') reply.stopped = true;

@@ -1,12 +1,14 @@
 // The chat page in headless Chromium: node chat_page.mjs BASE_URL API_KEY CHROMIUM SCREENSHOT_FOLDER.
 import assert from 'node:assert/strict';
 import { chromium } from 'playwright-core';
+import { Gate } from './gate.mjs';
 import {
-  apiKey, assertIdle, baseURL, countAnswer, countQuestion, endless, functions, run, storyQuestion, sumQuestion, test,
-  toolResult, weatherAnswer, weatherQuestion,
+  apiKey, assertIdle, baseURL, countAnswer, countQuestion, endless, eventually, functions, run, storyQuestion,
+  sumQuestion, test, toolResult, weatherAnswer, weatherQuestion,
 } from './harness.mjs';
 
 const [executablePath, screenshots] = process.argv.slice(4);
+const gate = await Gate.before(baseURL);
 const browser = await chromium.launch({
   executablePath,
   chromiumSandbox: false, // needs user namespaces, which containers often lack
@@ -25,16 +27,11 @@ async function open({ key = apiKey, errors = [], ...options } = {}) {
   page.on('pageerror', (error) => complaints.push(String(error)));
   context.on('request', (request) => {
     const { origin, protocol } = new URL(request.url());
-    if (origin !== baseURL && protocol !== 'data:') complaints.push(`request to ${request.url()}`);
+    if (origin !== gate.url && protocol !== 'data:') complaints.push(`request to ${request.url()}`);
   });
   page.setDefaultTimeout(60_000);
-  // A browser draws no frame while its machine is busy, and this server is fast: the page gets its frames from a timer.
-  await page.addInitScript(() => {
-    window.requestAnimationFrame = (show) => setTimeout(show, 1);
-    window.cancelAnimationFrame = clearTimeout;
-  });
   if (key) await page.addInitScript((value) => sessionStorage.setItem('glm53-serve api key', value), key);
-  await page.goto(baseURL);
+  await page.goto(gate.url);
   return {
     page,
     reply: page.locator('.message.assistant').last(),
@@ -98,16 +95,20 @@ test('a message is answered: reasoning, answer, speed', async () => {
 test('the reply is shown while it is written, code as code', async () => {
   const { page, reply, send, ended, close } = await open();
   await temperature0(page);
-  await page.evaluate(() => {
-    window.sizes = new Set();
-    new MutationObserver(() => window.sizes.add(document.querySelector('pre')?.textContent.length))
-      .observe(document.getElementById('log'), { subtree: true, childList: true, characterData: true });
-  });
+  const shown = async () => (await reply.locator('.reasoning div, .content').allTextContents()).join('').length;
+  gate.hold();
   await send('Write Python functions clamp_00 to clamp_09.');
+  for (let step = 0, before = 0; step < 3 || (await reply.locator('pre').count()) === 0; ++step) {
+    assert.ok(step < 50, 'code is shown as soon as it comes');
+    gate.pass(10);
+    assert.ok(await eventually(async () => (await shown()) > before, 30_000), 'what has come is shown');
+    before = await shown();
+  }
+  assert.equal(await page.locator('#log').getAttribute('aria-busy'), 'true');
+  gate.open();
   await ended();
   assert.match(await reply.locator('pre').innerText(), /^def clamp_00\(x\):\n    return max\(0, min\(x, 0\)\)\ndef clamp_01/);
   assert.ok(!(await reply.locator('.content').innerText()).includes('```'));
-  assert.ok(await page.evaluate(() => window.sizes.size) > 3);
   await close();
 });
 
@@ -167,11 +168,14 @@ test('Stop ends the reply, here and on the server', async () => {
   await page.route('**/v1/chat/completions', (route) => route.continue({
     postData: { ...route.request().postDataJSON(), ...endless },
   }));
+  gate.hold();
   await send(storyQuestion);
+  gate.pass(10);
   await reply.locator('.content').waitFor();
   await page.getByRole('button', { name: 'Stop' }).click();
   await ended();
   await assertIdle();
+  gate.open();
   assert.match(await reply.locator('.facts').innerText(), /stopped$/);
   await page.unroute('**/v1/chat/completions');
   await page.getByLabel('Temperature').fill('0');

@@ -71,7 +71,7 @@ export async function eventually(condition, limitMs) {
 
 /** Nothing may run or wait soon after a client went away: replies that nobody reads would run for ten seconds more. */
 export async function assertIdle() {
-  assert.ok(await eventually(async () => (await running()) + (await waiting()) === 0, 2000), 'the server is still busy');
+  assert.ok(await eventually(async () => (await running()) + (await waiting()) === 0, 5000), 'the server is still busy');
 }
 
 // ---- what the tiny model answers (tests/data/golden/README.md)
