@@ -275,8 +275,12 @@ int run(int port) {
   Settings settings;
   settings.server.host = "127.0.0.1";
   settings.server.port = 0;
-  server::Server server(engine, tokenizer, settings,
-                        {config.temperature, config.top_p, config.eos_ids, model.geometry().vocab}, "test");
+  server::GenerationDefaults defaults;
+  defaults.temperature = config.temperature;
+  defaults.top_p = config.top_p;
+  defaults.eos_ids = config.eos_ids;
+  defaults.vocab = model.geometry().vocab;
+  server::Server server(engine, tokenizer, settings, defaults, "test");
   server.start();
 
   Totals totals;
