@@ -174,6 +174,10 @@ std::vector<SettingKey> make_table() {
              {"on", "off"}, "whether /v1/messages thinks, unseen, when a request says nothing about thinking"));
   add(choice("api", "tool_stream", field<&S::api, &ApiSettings::tool_stream>, {"whole", "incremental"},
              "tool calls in streams: each at once, or its arguments as they come"));
+  add(choice("api", "tool_tags", field<&S::api, &ApiSettings::tool_tags>, {"ids", "text-too"},
+             "tags of tool calls: the model's own tokens, or also their text where a line of content begins"));
+  add(flag("api", "tool_grammar", field<&S::api, &ApiSettings::tool_grammar>,
+           "calls that the model may make are held to the functions and parameters of the request"));
   add(choice("api", "unclosed_think", field<&S::api, &ApiSettings::unclosed_think>, {"reasoning", "content"},
              "what a reply that ends without </think> has written, unless it is streamed"));
   add(flag("api", "lenient_empty_tools", field<&S::api, &ApiSettings::lenient_empty_tools>,

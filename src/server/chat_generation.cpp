@@ -42,6 +42,7 @@ engine::GenerationRequest chat_generation(const ChatRequest& request, std::vecto
   generation.reply.start = text::start_channel(generation.prompt, api.tokenizer);
   generation.reply.tools = offered_tools(request.prompt.tools, request.tool_choice);
   generation.reply.unknown_tools = !request.tool_choice.restricts();
+  generation.reply.spelled_tags = settings.api.tool_tags == "text-too";
   generation.reply.parallel_calls = request.parallel_tool_calls;
   generation.reply.incremental_calls = request.common.stream && settings.api.tool_stream == "incremental";
   generation.grammar = reply_grammar(request, generation.reply.tools.get(), api);

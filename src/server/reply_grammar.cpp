@@ -109,9 +109,10 @@ std::shared_ptr<text::GrammarTables> reply_grammar(const ChatRequest& request, c
     return call_grammar(*tools, parallel, /*all_strict=*/true, nullptr, /*free_text=*/false, api);
   }
   if (constraint) return call_grammar(*tools, parallel, /*all_strict=*/true, &constraint, /*free_text=*/false, api);
-  const bool any_strict =
+  const bool constrained =
+      api.rules.settings.api.tool_grammar ||
       std::any_of(tools->begin(), tools->end(), [](const text::OfferedTool& tool) { return tool.strict; });
-  if (!any_strict) return nullptr;
+  if (!constrained) return nullptr;
   return call_grammar(*tools, parallel, /*all_strict=*/false, nullptr, /*free_text=*/true, api);
 }
 

@@ -1,6 +1,7 @@
 #include "text/reply_parser.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "text/prompt_text.h"
@@ -17,6 +18,11 @@ void append(ReplyChannel channel, std::string_view text, std::vector<ReplyDelta>
   if (text.empty()) return;
   if (out.empty() || out.back().channel != channel) out.push_back({channel, {}});
   out.back().text += text;
+}
+
+int64_t tokens_of(const std::vector<ReplyUnit>& units) {
+  return std::accumulate(units.begin(), units.end(), int64_t{0},
+                         [](int64_t sum, const ReplyUnit& unit) { return sum + unit.tokens; });
 }
 
 }  // namespace
@@ -67,19 +73,29 @@ ReplyParser::ReplyParser(const Tokenizer& tokenizer, ReplyOptions options)
       channel_(options_.split_reasoning ? options_.start : ReplyChannel::kContent),
       matcher_(options_.stop) {
   if (options_.split_reasoning && options_.tools && !options_.tools->empty()) names_.emplace(*options_.tools);
+  if (names_ && options_.spelled_tags) {
+    const ToolTags& tags = markers_.tags;
+    for (const int32_t id :
+         {tags.call_open, tags.call_close, tags.key_open, tags.key_close, tags.value_open, tags.value_close}) {
+      tags_.push_back({-1, tokenizer_.token_bytes(id), tool_tag(tags, id), 0});
+    }
+  }
 }
 
 bool ReplyParser::push(int32_t id, std::vector<ReplyDelta>& out) {
   if (ended_) return true;
-  if (hold_) return push_held(id, out);
-  if (names_ && id == markers_.tags.call_open) {
-    hold_call(id);
+  const std::string_view text = tokenizer_.token_bytes(id);
+  if (!tags_.empty() && channel_ == ReplyChannel::kContent && !tokenizer_.is_added(id)) {
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (push_byte({-1, text.substr(i, 1), ToolTag::kNone, i == 0 ? 1 : 0}, out)) return true;
+    }
     return false;
   }
-  return push_plain(id, out);
+  return push_spelling(out) || push_unit({id, text, tool_tag(markers_.tags, id), 1}, out);
 }
 
 void ReplyParser::finish(ReplyEnd end, std::vector<ReplyDelta>& out) {
+  if (!ended_) push_spelling(out);
   if (end == ReplyEnd::kCut) cut_channel_ = channel_;
   if (!ended_ && hold_) finish_held(end, out);
   if (ended_) return;
@@ -88,10 +104,50 @@ void ReplyParser::finish(ReplyEnd end, std::vector<ReplyDelta>& out) {
   ended_ = true;
 }
 
+bool ReplyParser::push_unit(const ReplyUnit& unit, std::vector<ReplyDelta>& out) {
+  if (hold_) return push_held(unit, out);
+  // One that is spelled opens a call where push_byte() looked for it; what lies before it may since have become text.
+  if (names_ && unit.tag == ToolTag::kCallOpen && (unit.id >= 0 || line_begins_)) {
+    hold_call(unit);
+    return false;
+  }
+  return push_plain(unit, out);
+}
+
+// ---- tags spelled in ordinary tokens
+
+/// A byte of content, which may belong to a tag.
+bool ReplyParser::push_byte(const ReplyUnit& byte, std::vector<ReplyDelta>& out) {
+  const bool inside = hold_ && hold_->spelled;
+  if (spelling_.text.empty() && !(inside || (!hold_ && line_begins_))) return push_unit(byte, out);
+  const size_t length = spelling_.text.size();
+  const auto goes_on = [&](const ReplyUnit& tag) {
+    return tag.text.starts_with(spelling_.text) && tag.text[length] == byte.text[0];
+  };
+  const auto end = inside ? tags_.end() : tags_.begin() + 1;
+  const auto tag = std::find_if(tags_.begin(), end, goes_on);
+  if (tag == end) {
+    if (length == 0) return push_unit(byte, out);
+    return push_spelling(out) || push_byte(byte, out);
+  }
+  spelling_.tokens += byte.tokens;
+  spelling_.text = tag->text.substr(0, length + 1);
+  if (spelling_.text.size() < tag->text.size()) return false;
+  spelling_.tag = tag->tag;
+  return push_spelling(out);
+}
+
+/// What has been seen of a tag is all of it, or text.
+bool ReplyParser::push_spelling(std::vector<ReplyDelta>& out) {
+  if (spelling_.text.empty()) return false;
+  return push_unit(std::exchange(spelling_, {-1, {}, ToolTag::kNone, 0}), out);
+}
+
 // ---- text
 
-bool ReplyParser::push_plain(int32_t id, std::vector<ReplyDelta>& out) {
-  ++tokens_;
+bool ReplyParser::push_plain(const ReplyUnit& unit, std::vector<ReplyDelta>& out) {
+  const int32_t id = unit.id;
+  tokens_ += unit.tokens;
   if (options_.split_reasoning) {
     const bool in_reasoning = channel_ == ReplyChannel::kReasoning;
     if (id == markers_.think_close) {
@@ -100,7 +156,7 @@ bool ReplyParser::push_plain(int32_t id, std::vector<ReplyDelta>& out) {
       }
       if (in_reasoning) {
         end_stretch(out);
-        channel_ = ReplyChannel::kContent;
+        begin_content();
       }
       return false;
     }
@@ -123,7 +179,8 @@ bool ReplyParser::push_plain(int32_t id, std::vector<ReplyDelta>& out) {
   if (options_.skip_special_tokens && tokenizer_.is_special(id)) {
     return feed_silent_marker(id, true, out);
   }
-  return feed_text(decoder_.push(tokenizer_.token_bytes(id)), out);
+  line_begins_ = unit.text.ends_with('\n');
+  return feed_text(decoder_.push(unit.text), out);
 }
 
 bool ReplyParser::feed_text(const std::string& text, std::vector<ReplyDelta>& out) {
@@ -213,11 +270,17 @@ void ReplyParser::release_space(std::vector<ReplyDelta>& out) {
 
 int ReplyParser::max_calls() const { return options_.parallel_calls ? kMaxCalls : 1; }
 
-void ReplyParser::hold_call(int32_t id) {
+void ReplyParser::begin_content() {
+  channel_ = ReplyChannel::kContent;
+  line_begins_ = true;
+}
+
+void ReplyParser::hold_call(const ReplyUnit& opening) {
   const bool in_reasoning = channel_ == ReplyChannel::kReasoning;
   if (!hold_) hold_.emplace();
-  hold_->ids.push_back(id);
-  hold_->bytes += tokenizer_.token_bytes(id).size();
+  hold_->units.push_back(opening);
+  hold_->bytes += opening.text.size();
+  hold_->spelled = opening.id < 0;
   hold_->call.emplace(*names_, typers_,
                       ToolCallParser::Options{.incremental = options_.incremental_calls && !in_reasoning,
                                               .strict = in_reasoning,
@@ -225,59 +288,56 @@ void ReplyParser::hold_call(int32_t id) {
                                               .flush_partial_utf8 = options_.flush_partial_utf8});
 }
 
-bool ReplyParser::push_held(int32_t id, std::vector<ReplyDelta>& out) {
-  if (channel_ == ReplyChannel::kReasoning) return push_held_reasoning(id, out);
-  switch (feed_call(id)) {
+bool ReplyParser::push_held(const ReplyUnit& unit, std::vector<ReplyDelta>& out) {
+  if (channel_ == ReplyChannel::kReasoning) return push_held_reasoning(unit, out);
+  switch (feed_call(unit)) {
     case ToolCallParser::Status::kOpen:
-      hold_->ids.push_back(id);
+      hold_->units.push_back(unit);
       if (hold_->call->opened()) give_out(out);
       return false;
     case ToolCallParser::Status::kCall:
-      hold_->ids.push_back(id);
+      hold_->units.push_back(unit);
       return take_held_call(out);
     case ToolCallParser::Status::kCallBefore:
-      return take_held_call(out) || push(id, out);
+      return take_held_call(out) || push_unit(unit, out);
     case ToolCallParser::Status::kText:
-      return release(out) || push(id, out);
+      return release(out) || push_unit(unit, out);
   }
   return false;
 }
 
-bool ReplyParser::push_held_reasoning(int32_t id, std::vector<ReplyDelta>& out) {
-  const std::string_view text = tokenizer_.token_bytes(id);
-  if (hold_->bytes + text.size() > kMaxHeldReasoning) return release(out) || push(id, out);
+bool ReplyParser::push_held_reasoning(const ReplyUnit& unit, std::vector<ReplyDelta>& out) {
+  if (hold_->bytes + unit.text.size() > kMaxHeldReasoning) return release(out) || push_unit(unit, out);
   if (!hold_->call) {  // behind a call
-    if (id == markers_.think_close) {
-      ++tokens_;
+    if (unit.id == markers_.think_close) {
+      tokens_ += unit.tokens;
       return take_held_calls(out);
     }
-    if (id == markers_.tags.call_open) {
-      hold_call(id);
+    if (unit.tag == ToolTag::kCallOpen) {
+      hold_call(unit);
       return false;
     }
-    if (tokenizer_.is_added(id) || text.find_first_not_of(kSpace) != std::string_view::npos) {
-      return release(out) || push(id, out);
+    if (tokenizer_.is_added(unit.id) || unit.text.find_first_not_of(kSpace) != std::string_view::npos) {
+      return release(out) || push_unit(unit, out);
     }
   } else {
-    const auto status = id == markers_.think_close ? ToolCallParser::Status::kText : feed_call(id);
-    if (status == ToolCallParser::Status::kText) return release(out) || push(id, out);
+    const auto status = unit.id == markers_.think_close ? ToolCallParser::Status::kText : feed_call(unit);
+    if (status == ToolCallParser::Status::kText) return release(out) || push_unit(unit, out);
     if (status == ToolCallParser::Status::kCall) {
       hold_->calls.push_back({ReplyChannel::kCall, hold_->call->take_arguments(), -1, hold_->call->name()});
       hold_->call.reset();
       if (std::ssize(hold_->calls) > max_calls() - calls_) return take_held_calls(out);
     }
   }
-  hold_->ids.push_back(id);
-  hold_->bytes += text.size();
+  hold_->units.push_back(unit);
+  hold_->bytes += unit.text.size();
   return false;
 }
 
-ToolCallParser::Status ReplyParser::feed_call(int32_t id) {
-  const std::string_view text = tokenizer_.token_bytes(id);
-  const ToolTag tag = tool_tag(markers_.tags, id);
-  if (tag != ToolTag::kNone) return hold_->call->push_tag(tag, text);
-  const bool silent = options_.skip_special_tokens && tokenizer_.is_special(id);
-  return silent ? ToolCallParser::Status::kOpen : hold_->call->push(text);
+ToolCallParser::Status ReplyParser::feed_call(const ReplyUnit& unit) {
+  if (unit.tag != ToolTag::kNone) return hold_->call->push_tag(unit.tag, unit.text);
+  const bool silent = options_.skip_special_tokens && tokenizer_.is_special(unit.id);
+  return silent ? ToolCallParser::Status::kOpen : hold_->call->push(unit.text);
 }
 
 /// Of the call that is held, what is known.
@@ -286,8 +346,8 @@ void ReplyParser::give_out(std::vector<ReplyDelta>& out) {
     begin_call(out);
     out.push_back({ReplyChannel::kCall, {}, calls_ - 1, hold_->call->name()});
   }
-  tokens_ += std::ssize(hold_->ids);
-  hold_->ids.clear();
+  tokens_ += tokens_of(hold_->units);
+  hold_->units.clear();
   const std::string arguments = hold_->call->take_arguments();
   if (arguments.empty()) return;
   if (out.empty() || out.back().call != calls_ - 1) out.push_back({ReplyChannel::kCall, {}, calls_ - 1});
@@ -305,8 +365,8 @@ bool ReplyParser::take_held_call(std::vector<ReplyDelta>& out) {
 bool ReplyParser::take_held_calls(std::vector<ReplyDelta>& out) {
   HeldCall hold = *std::exchange(hold_, std::nullopt);
   end_stretch(out);
-  channel_ = ReplyChannel::kContent;
-  tokens_ += std::ssize(hold.ids);
+  begin_content();
+  tokens_ += tokens_of(hold.units);
   for (ReplyDelta& call : hold.calls) {
     if (calls_ == max_calls()) break;
     begin_call(out);
@@ -322,14 +382,15 @@ void ReplyParser::begin_call(std::vector<ReplyDelta>& out) {
   space_.clear();
   text_since_ = false;
   prose_opens_ = 0;
+  line_begins_ = true;
   ++calls_;
 }
 
 /// What is held is text.
 bool ReplyParser::release(std::vector<ReplyDelta>& out) {
-  const std::vector<int32_t> ids = std::move(hold_->ids);
+  const std::vector<ReplyUnit> units = std::move(hold_->units);
   hold_.reset();
-  return std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return push_plain(id, out); });
+  return std::any_of(units.begin(), units.end(), [&](const ReplyUnit& unit) { return push_plain(unit, out); });
 }
 
 void ReplyParser::finish_held(ReplyEnd end, std::vector<ReplyDelta>& out) {

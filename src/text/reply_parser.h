@@ -46,6 +46,7 @@ struct ReplyOptions {
   /// Calls of these are told apart from content; null: nothing is, the text of a call stays in its channel.
   std::shared_ptr<const OfferedTools> tools;
   bool unknown_tools = true;       ///< false: a call of any other tool is text, however well formed it is
+  bool spelled_tags = false;       ///< api.tool_tags: calls whose tags are spelled in ordinary tokens count too
   bool parallel_calls = true;      ///< false: the reply ends with its first call
   bool incremental_calls = false;  ///< api.tool_stream: arguments as they come, not a call at once
 };
@@ -69,11 +70,21 @@ enum class ReplyEnd : uint8_t {
   kCut,       ///< by a limit, a cancel or a failure
 };
 
+/// Of a ReplyParser: what it reads at a time. That is a token, but where tags may be spelled in ordinary ones, a byte
+/// or a tag.
+struct ReplyUnit {
+  int32_t id = -1;  ///< of a token
+  std::string_view text;
+  ToolTag tag = ToolTag::kNone;
+  int tokens = 1;  ///< that begin with it
+};
+
 /// Of a ReplyParser: what may be a call, in reasoning several, and is not known to be yet. (Not nested in it: a nested
 /// class is not default-constructible before the outer one is complete.)
 struct HeldCall {
-  std::vector<int32_t> ids;  ///< from <tool_call> on; none from when the call is given out
-  size_t bytes = 0;          ///< of their text
+  std::vector<ReplyUnit> units;  ///< from <tool_call> on; none from when the call is given out
+  size_t bytes = 0;              ///< of their text
+  bool spelled = false;          ///< begins with a tag in ordinary tokens, so that others of it may be spelled too
   std::optional<ToolCallParser> call;
   std::vector<ReplyDelta> calls;  ///< complete ones, in reasoning
   bool given_out = false;         ///< name and part of the arguments
@@ -88,6 +99,9 @@ struct HeldCall {
 /// first call is dropped, and so is content between or behind calls that is nothing else. In reasoning calls count
 /// only if nothing but calls and white space comes before the reply's end or </think>, and at most 16 KiB wait
 /// (spec 40 §3). A call that is cut off is dropped, its text too. At most 128 calls: the last one ends the reply.
+///
+/// With spelled_tags, a <tool_call> in ordinary tokens opens a call where a line of content begins, or content behind
+/// reasoning or a call.
 class ReplyParser {
  public:
   /// `tokenizer` must outlive the parser.
@@ -118,7 +132,10 @@ class ReplyParser {
   bool searching() const {
     return tokens_ > options_.min_tokens && (channel_ == ReplyChannel::kContent || options_.stop_in_reasoning);
   }
-  bool push_plain(int32_t id, std::vector<ReplyDelta>& out);
+  bool push_unit(const ReplyUnit& unit, std::vector<ReplyDelta>& out);
+  bool push_byte(const ReplyUnit& byte, std::vector<ReplyDelta>& out);
+  bool push_spelling(std::vector<ReplyDelta>& out);
+  bool push_plain(const ReplyUnit& unit, std::vector<ReplyDelta>& out);
   bool feed_text(const std::string& text, std::vector<ReplyDelta>& out);
   bool feed_silent_marker(int32_t id, bool printable, std::vector<ReplyDelta>& out);
   void end_stretch(std::vector<ReplyDelta>& out);
@@ -127,11 +144,12 @@ class ReplyParser {
   void emit_content(std::string_view text, std::vector<ReplyDelta>& out);
   void release_space(std::vector<ReplyDelta>& out);
 
+  void begin_content();
   int max_calls() const;
-  void hold_call(int32_t id);
-  bool push_held(int32_t id, std::vector<ReplyDelta>& out);
-  bool push_held_reasoning(int32_t id, std::vector<ReplyDelta>& out);
-  ToolCallParser::Status feed_call(int32_t id);
+  void hold_call(const ReplyUnit& opening);
+  bool push_held(const ReplyUnit& unit, std::vector<ReplyDelta>& out);
+  bool push_held_reasoning(const ReplyUnit& unit, std::vector<ReplyDelta>& out);
+  ToolCallParser::Status feed_call(const ReplyUnit& unit);
   void give_out(std::vector<ReplyDelta>& out);
   bool take_held_call(std::vector<ReplyDelta>& out);
   bool take_held_calls(std::vector<ReplyDelta>& out);
@@ -155,10 +173,13 @@ class ReplyParser {
   std::optional<ToolNames> names_;  ///< nothing: calls are not told apart
   ArgumentTypers typers_;
   std::optional<HeldCall> hold_;
-  int calls_ = 0;            ///< given out
-  std::string space_;        ///< white space of the content that a call would drop
-  bool text_since_ = false;  ///< content since the last call that is not white space
-  int prose_opens_ = 0;      ///< <tool_call> tags in content that were text and may still meet their </tool_call>
+  int calls_ = 0;                  ///< given out
+  std::string space_;              ///< white space of the content that a call would drop
+  bool text_since_ = false;        ///< content since the last call that is not white space
+  int prose_opens_ = 0;            ///< <tool_call> tags in content that were text and may still meet their </tool_call>
+  std::vector<ReplyUnit> tags_{};  ///< with spelled_tags: what may be spelled, <tool_call> first
+  ReplyUnit spelling_{-1, {}, ToolTag::kNone, 0};  ///< the beginning of one of them, seen last
+  bool line_begins_ = true;                        ///< content goes on at the beginning of a line
 };
 
 }  // namespace glm53::text

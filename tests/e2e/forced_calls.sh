@@ -47,6 +47,26 @@ for seed in 1 2 3 4 5 6; do
 done
 equal "tools beside a format: one or the other" "$bad" ""
 
+# story: a greedy reply that calls nothing.
+story() {
+  post /v1/chat/completions "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell me a story about a goat.\"}],\"max_tokens\":60,\"temperature\":0,$tools,$off}" |
+    jq -c '.choices[0] | [.message.content, .message.tool_calls]'
+}
+free=$(story)
+equal "a reply without calls" "$(jq -c '[(.[0] | length > 0), .[1]]' <<<"$free")" "[true,null]"
 stop_server
 equal "the server ends with code 0" "$stop_code" 0
+
+start_server --set api.tool_grammar=true
+free_once() {
+  local reply
+  reply=$(chat "$tools,$1")
+  # Names and keys are the request's, values need not be there.
+  [ "$(jq -r '[.choices[0].message.tool_calls[]? | .function.name as $name | (.function.arguments | fromjson | keys) as $keys |
+    if $name == "get_weather" then $keys - ["city", "days"] == [] else $name == "get_time" and $keys == [] end] | all' <<<"$reply" 2>&1)" = true ] ||
+    echo "$1: $reply"
+}
+every_draw "api.tool_grammar: calls of the model's own accord" free_once
+equal "api.tool_grammar: a reply without calls stays as it is" "$(story)" "$free"
+stop_server
 finish

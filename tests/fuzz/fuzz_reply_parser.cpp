@@ -158,6 +158,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     options.tools = tools;
     options.parallel_calls = ids.size() % 2 == 0;
     options.unknown_tools = ids.size() % 3 != 0;
+    options.spelled_tags = ids.size() % 5 < 2;
   }
   for (const ReplyEnd end : {ReplyEnd::kComplete, ReplyEnd::kCut}) {
     for (const bool incremental : {false, true}) {

@@ -116,6 +116,8 @@ struct ApiSettings {
   bool flush_partial_utf8 = false;
   std::string anthropic_default_thinking = "on";  ///< on | off: /v1/messages without `thinking`
   std::string tool_stream = "whole";              ///< whole | incremental: how streams send the arguments of calls
+  std::string tool_tags = "ids";                  ///< ids | text-too: whether tags of calls may be spelled out
+  bool tool_grammar = false;                      ///< calls of every function are held to its parameters
   std::string unclosed_think = "reasoning";       ///< reasoning | content: of a whole reply that ends without </think>
   bool lenient_empty_tools = true;                ///< `tools: []` counts as absent, else 400
   int max_n = 8;                                  ///< most choices of a request

@@ -154,6 +154,20 @@ TEST_F(ToolCallsTest, NamesThatNoReplyCouldCarryAreRefused) {
   }
 }
 
+TEST_F(ToolCallsTest, SettingsOfTheServerReachTheParser) {
+  chat(kTools);
+  EXPECT_FALSE(generator_.last().reply.spelled_tags);
+  EXPECT_EQ(generator_.last().grammar, nullptr);
+  server_.reset();
+  settings_.api.tool_tags = "text-too";
+  settings_.api.tool_grammar = true;
+  chat(kTools);
+  EXPECT_TRUE(generator_.last().reply.spelled_tags);
+  EXPECT_NE(generator_.last().grammar, nullptr);
+  chat(R"("n":1)");
+  EXPECT_EQ(generator_.last().grammar, nullptr);
+}
+
 TEST_F(ToolCallsTest, ArgumentsComePiecewiseOnlyInStreams) {
   settings_.api.tool_stream = "incremental";
   chat(kTools);

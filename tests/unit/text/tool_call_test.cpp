@@ -217,10 +217,88 @@ TEST(ToolCalls, NothingIsParsedWithoutTools) {
   EXPECT_EQ(parse(text, options).content, text);
 }
 
+std::vector<int32_t> spelled(const std::string& text) {
+  const TextSegment segment{TextSegment::Kind::kPlain, text};
+  return tiny_tokenizer().encode({&segment, 1});
+}
+
 TEST(ToolCalls, TagsSpelledInOrdinaryTokensAreText) {
   const std::string text = "<tool_call>get_time</tool_call>";
-  const TextSegment segment{TextSegment::Kind::kPlain, text};
-  EXPECT_EQ(parse_reply(tiny_tokenizer().encode({&segment, 1}), case_options(false, false)).content, text);
+  EXPECT_EQ(parse_reply(spelled(text), case_options(false, false)).content, text);
+}
+
+size_t count_of(const std::string& part, const std::string& text) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// With their tags spelled out calls are read, repaired and refused as with tags of their own, however they arrive.
+TEST(ToolCalls, SpelledTags) {
+  std::mt19937 random(5);
+  size_t tried = 0;
+  for (const ToolCallCase& c : tool_call_cases()) {
+    // Tags that are no part of a call count as tokens alone.
+    const bool fits = c.text.starts_with("<tool_call>") && count_of("<tool_call>", c.text) == 1 &&
+                      count_of("</tool_call>", c.text) <= 1 && count_of("think>", c.text) == 0 && !c.reasoning;
+    if (!fits) continue;
+    ++tried;
+    const std::vector<int32_t> ids = spelled(c.text);
+    std::vector<std::vector<int32_t>> cuts = {ids, in_bytes(ids)};
+    for (size_t at = 1; at < plain_bytes(ids); ++at) cuts.push_back(cut_at(ids, at));
+    for (int i = 0; i < 100; ++i) cuts.push_back(cut_anew(ids, random));
+    for (const bool incremental : {false, true}) {
+      ReplyOptions options = case_options(false, incremental);
+      options.spelled_tags = true;
+      const ReplyMessage& expected = incremental ? c.incremental.value_or(c.message) : c.message;
+      for (const auto& cut : cuts) ASSERT_EQ(parse_reply(cut, options, c.end, {1 + random() % 8}), expected) << c.name;
+    }
+  }
+  EXPECT_GT(tried, 50u);
+}
+
+TEST(ToolCalls, SpelledTagsCountWhereALineBegins) {
+  const std::string call = "<tool_call>get_time</tool_call>";
+  const std::string unended = "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value>";
+  ReplyOptions options = case_options(false, false);
+  options.spelled_tags = true;
+  const auto reply = [&](const std::string& text) { return parse_reply(spelled(text), options); };
+  const auto is_text = [&](const std::string& text) {
+    return reply(text).content == text && reply(text).calls.empty();
+  };
+  EXPECT_TRUE(is_text("a " + call));
+  EXPECT_TRUE(is_text(" " + call));
+  EXPECT_TRUE(is_text("a\n <tool_call>"));
+  EXPECT_TRUE(is_text("a\n<tool_c"));
+  EXPECT_TRUE(is_text("a\n<tool_call>get_weather<arg_k"));
+  EXPECT_TRUE(is_text("a\n<<tool_call>get_time</tool_call>"));
+  EXPECT_TRUE(is_text("<arg_key>\n</tool_call>\n</arg_value>"));
+
+  EXPECT_EQ(reply("a\n" + call + "\nb"), (ReplyMessage{.content = "a\nb", .calls = {{"get_time", "{}"}}}));
+  EXPECT_EQ(reply(call + call + "b").calls.size(), 2u);
+  EXPECT_EQ(reply("<tool_call>get_time\n" + call),
+            (ReplyMessage{.content = "<tool_call>get_time", .calls = {{"get_time", "{}"}}}));
+  EXPECT_THAT(reply(unended + call).calls,
+              ElementsAre(Pair("get_weather", R"({"city": "Oslo"})"), Pair("get_time", "{}")));
+
+  // Tags that are tokens open calls anywhere, and then no other ones count.
+  std::vector<int32_t> ids = tiny_tokenizer().encode("a <tool_call>write_file<arg_key>path</arg_key><arg_value>");
+  for (const int32_t id : spelled("</arg_value></tool_call>\n<tool_call>")) ids.push_back(id);
+  for (const int32_t id : tiny_tokenizer().encode("</arg_value></tool_call>")) ids.push_back(id);
+  EXPECT_THAT(parse_reply(ids, options).calls,
+              ElementsAre(Pair("write_file", R"({"path": "</arg_value></tool_call>\n<tool_call>"})")));
+  // Tokens count in a call that is spelled.
+  ids = spelled("<tool_call>get_time");
+  ids.push_back(tiny_tokenizer().require_added("</tool_call>"));
+  EXPECT_EQ(parse_reply(ids, options).calls.size(), 1u);
+
+  // Not in reasoning; content behind it begins a line.
+  options.start = ReplyChannel::kReasoning;
+  EXPECT_EQ(reply(call).reasoning, call);
+  ids = spelled("r\n");
+  ids.push_back(tiny_tokenizer().require_added("</think>"));
+  for (const int32_t id : spelled(call)) ids.push_back(id);
+  EXPECT_EQ(parse_reply(ids, options), (ReplyMessage{.reasoning = "r\n", .calls = {{"get_time", "{}"}}}));
 }
 
 TEST(ToolCalls, CharactersCutByTags) {
