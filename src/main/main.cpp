@@ -30,12 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Action = config::CommandLine::Action;
 
-/// Serves until a signal comes or the engine fails; returns the exit code.
-int serve(const Settings& settings, const ModelFiles& files, std::unique_ptr<Glm53Model> model,
-          ShutdownSignals& signals, Clock::time_point process_start) {
-  const engine::EngineLimits limits{settings.context, settings.scheduler.max_queued, settings.scheduler.prefill_rows};
-  engine::Engine engine(engine::make_model_runner(std::move(model)), files.tokenizer, limits);
-
+server::GenerationDefaults generation_defaults(const ModelFiles& files) {
   server::GenerationDefaults defaults;
   defaults.temperature = files.generation.temperature;
   defaults.top_p = files.generation.top_p;
@@ -44,13 +39,16 @@ int serve(const Settings& settings, const ModelFiles& files, std::unique_ptr<Glm
   defaults.repetition = files.generation.repetition;
   defaults.eos_ids.assign(files.generation.eos_ids.begin(), files.generation.eos_ids.end());
   defaults.vocab = files.geometry.vocab;
-  server::Server server(engine, files.tokenizer, settings, defaults, GLM53_VERSION);
-  server.start();
+  return defaults;
+}
+
+/// Serves until a signal comes or the engine fails; returns the exit code.
+int serve(const Settings& settings, const engine::Engine& engine, server::Server& server, ShutdownSignals& signals,
+          Clock::time_point process_start) {
   signals.serve();
   spdlog::info("ready after {:.2f} s: {} on http://{}:{}",
                std::chrono::duration<double>(Clock::now() - process_start).count(), settings.model.served_name.front(),
                settings.server.host, server.port());
-
   bool failed = false;
   while (!failed && !signals.wait(std::chrono::seconds(1))) failed = engine.status().failed;
   // A failed engine cannot finish anything; a supervisor starts the process anew.
@@ -98,6 +96,10 @@ int run(int argc, char** argv) {
     fmt::print("{}", memory_table(memory, caches, available));
     return 0;
   }
+  std::unique_ptr<engine::Engine> engine;  // outlives the server
+  server::Server server(files.tokenizer, settings, generation_defaults(files), GLM53_VERSION);
+  server.start();
+  spdlog::info("listening on http://{}:{}; 503 until the model is loaded", settings.server.host, server.port());
   ModelWeights weights = load_weights(inventory, geometry, shard, *backend, LoadProgress(geometry.layers));
 
   spdlog::info("memory: {} MiB planned, {} MiB available; context {}", memory.total() >> 20, available >> 20,
@@ -108,7 +110,10 @@ int run(int argc, char** argv) {
   }
   auto model = std::make_unique<Glm53Model>(geometry, std::move(backend), std::make_unique<LocalCommunicator>(),
                                             std::move(weights), caches);
-  return serve(settings, files, std::move(model), signals, process_start);
+  const engine::EngineLimits limits{settings.context, settings.scheduler.max_queued, settings.scheduler.prefill_rows};
+  engine = std::make_unique<engine::Engine>(engine::make_model_runner(std::move(model)), files.tokenizer, limits);
+  server.serve(*engine);
+  return serve(settings, *engine, server, signals, process_start);
 }
 
 int report(const Error& error) {

@@ -42,6 +42,12 @@ int messages_status(const ApiError& error) { return error.code == "queue_full" ?
 
 }  // namespace
 
+ApiError unavailable(const std::string& message) {
+  ApiError error(503, message, {}, "unavailable");
+  error.retry_after_s = kRetryAfterSeconds;
+  return error;
+}
+
 ApiError bad_field(std::string field, const std::string& message) { return {400, message, std::move(field)}; }
 
 std::string error_json(const ApiError& error) {

@@ -19,6 +19,12 @@ struct ApiError : std::runtime_error {
   int retry_after_s = 0;  ///< > 0: Retry-After
 };
 
+/// Seconds after which to ask again, where the server cannot know.
+inline constexpr int kRetryAfterSeconds = 5;
+
+/// 503 for a request that another time would be served, with Retry-After.
+ApiError unavailable(const std::string& message);
+
 /// 400 that names a field.
 ApiError bad_field(std::string field, const std::string& message);
 

@@ -60,14 +60,6 @@ const char* reason(int status) {
   }
 }
 
-constexpr int kRetryAfterSeconds = 5;
-
-ApiError unavailable(const char* message) {
-  ApiError error(503, message, {}, "unavailable");
-  error.retry_after_s = kRetryAfterSeconds;
-  return error;
-}
-
 /// A reply in one piece that ends the connection, for requests that never reach the library.
 std::string plain_reply(const HttpResponse& response) {
   std::string reply = "HTTP/1.1 " + std::to_string(response.status) + ' ' + reason(response.status) + "\r\n";

@@ -12,7 +12,6 @@ namespace {
 constexpr std::chrono::milliseconds kLook{50};  // how soon a closed connection is noticed
 constexpr std::chrono::seconds kAtWork{2};      // of silence after which a reply shows that it is being worked on
 constexpr const char* kKeepalive = "keepalive";
-constexpr int kRetryAfterSeconds = 5;
 
 ApiError refusal(const engine::SubmitError& error, const std::vector<engine::GenerationRequest>& requests) {
   using Kind = engine::SubmitError::Kind;
@@ -23,21 +22,17 @@ ApiError refusal(const engine::SubmitError& error, const std::vector<engine::Gen
     return bad_field(requests.front().allowed_ids.empty() ? "stop_token_ids" : "allowed_token_ids", error.what());
   }
   if (error.kind == Kind::kBadRequest) return {400, error.what()};
-  ApiError refused = error.kind == Kind::kQueueFull ? ApiError(429, error.what(), {}, "queue_full")
-                                                    : ApiError(503, error.what(), {}, "unavailable");
-  refused.retry_after_s = kRetryAfterSeconds;
-  return refused;
+  if (error.kind != Kind::kQueueFull) return unavailable(error.what());
+  ApiError full(429, error.what(), {}, "queue_full");
+  full.retry_after_s = kRetryAfterSeconds;
+  return full;
 }
 
 /// Throws for an end that is no reply.
 void check_finished(const engine::GenerationResult& result) {
   if (result.no_token) throw ApiError(400, result.error);
   if (result.reason == engine::FinishReason::kFailed) throw ApiError(500, result.error, {}, "server_error");
-  if (result.reason == engine::FinishReason::kCancelled) {
-    ApiError stopped(503, "the server is shutting down", {}, "unavailable");
-    stopped.retry_after_s = kRetryAfterSeconds;
-    throw stopped;
-  }
+  if (result.reason == engine::FinishReason::kCancelled) throw unavailable("the server is shutting down");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -45,6 +46,38 @@ class EngineGenerator final : public Generator {
   engine::Engine& engine_;
 };
 
+/// Stands for the generator that is still to come.
+class LateGenerator final : public Generator {
+ public:
+  /// `context` of the generator.
+  explicit LateGenerator(int64_t context) : context_(context) {}
+  void come(Generator& generator) { generator_.store(&generator); }
+
+  std::vector<std::shared_ptr<engine::Generation>> submit(std::vector<engine::GenerationRequest> requests) override {
+    if (Generator* generator = generator_) return generator->submit(std::move(requests));
+    throw unavailable("the model is being loaded");
+  }
+  void stop() override {
+    if (Generator* generator = generator_) generator->stop();
+  }
+  engine::EngineStatus status() const override {
+    const Generator* generator = generator_;
+    return generator != nullptr ? generator->status() : engine::EngineStatus();
+  }
+  engine::EngineMetrics metrics() const override {
+    const Generator* generator = generator_;
+    return generator != nullptr ? generator->metrics() : engine::EngineMetrics(context_);
+  }
+  int64_t context() const override {
+    const Generator* generator = generator_;
+    return generator != nullptr ? generator->context() : context_;
+  }
+
+ private:
+  const int64_t context_;
+  std::atomic<Generator*> generator_{nullptr};
+};
+
 /// A trailing slash makes no other route.
 std::string route_path(const std::string& path) {
   const size_t last = path.find_last_not_of('/');
@@ -67,7 +100,9 @@ HttpResponse health(const HttpRequest&, const ApiContext& api) {
                                       {"uptime_s", std::time(nullptr) - api.started},
                                       {"running", status.running},
                                       {"waiting", status.waiting}});
-  if (!status.ready || status.failed) response.status = 503;
+  if (status.ready && !status.failed) return response;
+  response.status = 503;
+  response.headers.push_back({"Retry-After", std::to_string(kRetryAfterSeconds)});
   return response;
 }
 
@@ -309,33 +344,26 @@ std::shared_ptr<const text::TokenTrie> make_trie(const text::Tokenizer& tokenize
 }  // namespace
 
 struct Server::Impl {
-  Impl(std::unique_ptr<Generator> adapter, Generator& generator, const text::Tokenizer& tokenizer,
-       const Settings& settings, GenerationDefaults defaults, std::string shown_version)
-      : owned(std::move(adapter)),
+  Impl(const text::Tokenizer& tokenizer, const Settings& settings, GenerationDefaults defaults,
+       std::string shown_version)
+      : generator(settings.context),
         grammars(make_trie(tokenizer, defaults)),
         context{{settings, std::move(defaults)}, generator,         tokenizer, grammars,
                 std::move(shown_version),        std::time(nullptr)},
         api(context),
         http(http_limits(settings.server), api) {}
 
-  std::unique_ptr<Generator> owned;  ///< null when the caller brought its own
+  std::unique_ptr<EngineGenerator> adapter;  ///< null where the caller brought a generator
+  LateGenerator generator;
   GrammarCache grammars;
   ApiContext context;
   Api api;
   HttpServer http;  ///< last: its threads end before what they use
 };
 
-Server::Server(engine::Engine& engine, const text::Tokenizer& tokenizer, const Settings& settings,
-               GenerationDefaults defaults, std::string version) {
-  auto adapter = std::make_unique<EngineGenerator>(engine);
-  Generator& generator = *adapter;
-  impl_ = std::make_unique<Impl>(std::move(adapter), generator, tokenizer, settings, std::move(defaults),
-                                 std::move(version));
-}
-
-Server::Server(Generator& generator, const text::Tokenizer& tokenizer, const Settings& settings,
-               GenerationDefaults defaults, std::string version)
-    : impl_(std::make_unique<Impl>(nullptr, generator, tokenizer, settings, std::move(defaults), std::move(version))) {}
+Server::Server(const text::Tokenizer& tokenizer, const Settings& settings, GenerationDefaults defaults,
+               std::string version)
+    : impl_(std::make_unique<Impl>(tokenizer, settings, std::move(defaults), std::move(version))) {}
 
 Server::~Server() = default;
 
@@ -343,6 +371,13 @@ void Server::start() {
   const ServerSettings& settings = impl_->context.rules.settings.server;
   impl_->http.start(settings.host, settings.port);
 }
+
+void Server::serve(engine::Engine& engine) {
+  impl_->adapter = std::make_unique<EngineGenerator>(engine);
+  serve(*impl_->adapter);
+}
+
+void Server::serve(Generator& generator) { impl_->generator.come(generator); }
 
 int Server::port() const { return impl_->http.port(); }
 

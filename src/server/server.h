@@ -17,16 +17,16 @@ namespace glm53::server {
 
 class Server {
  public:
-  /// `engine` and `tokenizer` outlive the server. `version` is what GET /version shows.
-  Server(engine::Engine& engine, const text::Tokenizer& tokenizer, const Settings& settings,
-         GenerationDefaults defaults, std::string version);
-  /// The same with another generator, which outlives the server.
-  Server(Generator& generator, const text::Tokenizer& tokenizer, const Settings& settings, GenerationDefaults defaults,
-         std::string version);
+  /// `tokenizer` outlives the server. `version` is what GET /version shows.
+  Server(const text::Tokenizer& tokenizer, const Settings& settings, GenerationDefaults defaults, std::string version);
   ~Server();
 
-  /// Listens on server.host and server.port (0: any free port) and returns. Throws Error.
+  /// Listens on server.host and server.port (0: any free port) and returns. /health and requests for replies are
+  /// answered 503 until serve(). Throws Error.
   void start();
+  /// Where requests go from now on; outlives the server. Once.
+  void serve(engine::Engine& engine);
+  void serve(Generator& generator);
   int port() const;
   /// Answers 503 to new requests, waits up to `drain` for running ones, cancels the rest, which ends with an error of
   /// its own, and closes.

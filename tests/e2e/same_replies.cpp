@@ -280,7 +280,8 @@ int run(int port) {
   defaults.top_p = config.top_p;
   defaults.eos_ids = config.eos_ids;
   defaults.vocab = model.geometry().vocab;
-  server::Server server(engine, tokenizer, settings, defaults, "test");
+  server::Server server(tokenizer, settings, defaults, "test");
+  server.serve(engine);
   server.start();
 
   Totals totals;

@@ -56,7 +56,8 @@ class ApiTest : public testing::Test {
       defaults.eos_ids.push_back(tiny_tokenizer().require_added(end));
     }
     defaults.vocab = 4096;
-    server_ = std::make_unique<Server>(generator_, tiny_tokenizer(), settings_, defaults, "1.2.3");
+    server_ = std::make_unique<Server>(tiny_tokenizer(), settings_, defaults, "1.2.3");
+    if (!loading_) server_->serve(generator_);
     server_->start();
   }
   RawReply ask(const std::string& request) {
@@ -70,6 +71,7 @@ class ApiTest : public testing::Test {
 
   Settings settings_;
   FakeGenerator generator_;
+  bool loading_ = false;  ///< the server starts without the generator
   std::unique_ptr<Server> server_;
 };
 

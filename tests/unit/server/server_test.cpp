@@ -103,6 +103,24 @@ TEST_F(ServerTest, HealthFollowsTheEngine) {
   EXPECT_EQ(ask(get("/health")).status, 503);
 }
 
+TEST_F(ServerTest, WhileTheModelIsLoaded) {
+  loading_ = true;
+  settings_.context = 512;
+  for (const RawReply& reply : {ask(get("/health")), ask(get("/ping")), chat(), chat("\"stream\":true"),
+                                ask(post("/v1/completions", R"({"prompt":"a"})"))}) {
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(reply.header("retry-after"), "5");
+  }
+  EXPECT_EQ(chat("\"n\":0").status, 400);  // what is wrong is so at any time
+  EXPECT_EQ(json::parse(ask(get("/v1/models")).body)["data"][0]["max_model_len"], 512);
+  EXPECT_THAT(ask(get("/metrics")).body,
+              HasSubstr("vllm:num_requests_running{model_name=\"served\",engine=\"0\"} 0\n"));
+  EXPECT_EQ(json::parse(ask(post("/tokenize", R"({"prompt":"a"})")).body)["count"], 1);
+  server_->serve(generator_);
+  EXPECT_EQ(ask(get("/health")).status, 200);
+  EXPECT_EQ(chat().status, 200);
+}
+
 TEST_F(ServerTest, RoutesAndMethodsThatDoNotExist) {
   start();
   RawClient client(server_->port());
