@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "glm53/core/error.h"
 #include "glm53/core/utf8.h"
@@ -148,23 +149,26 @@ void emit_characters(GrammarBuilder& builder, int32_t from, char32_t low, char32
 }
 
 int32_t CharNfa::add_node() {
+  budget_->spend(kNodeWork);
   if (nodes_.size() >= kMaxNodes) throw Error("pattern: too large");
   nodes_.emplace_back();
   return static_cast<int32_t>(nodes_.size()) - 1;
 }
 
 void CharNfa::edge(int32_t from, char32_t low, char32_t high, int32_t to) {
+  budget_->spend(kEdgeWork);
   if (++edges_ > kMaxEdges) throw Error("pattern: too large");
   nodes_[static_cast<size_t>(from)].edges.push_back({low, high, to});
 }
 
 void CharNfa::epsilon(int32_t from, int32_t to) {
+  budget_->spend(kEdgeWork);
   if (++edges_ > kMaxEdges) throw Error("pattern: too large");
   nodes_[static_cast<size_t>(from)].epsilons.push_back(to);
 }
 
-CharNfa CharNfa::any(int64_t low, int64_t high) {
-  CharNfa nfa;
+CharNfa CharNfa::any(int64_t low, int64_t high, CompileBudget& budget) {
+  CharNfa nfa(budget);
   int32_t at = nfa.start;
   const int64_t copies = high < 0 ? low : high;
   for (int64_t i = 0; i <= copies; ++i) {
@@ -178,14 +182,15 @@ CharNfa CharNfa::any(int64_t low, int64_t high) {
   return nfa;
 }
 
-CharNfa CharNfa::none_of(const std::vector<std::string_view>& texts) {
+CharNfa CharNfa::none_of(const std::vector<std::string_view>& texts, CompileBudget& budget) {
   struct TrieNode {
     std::map<char32_t, int32_t> children;
     bool refused = false;
   };
-  CharNfa nfa;
+  CharNfa nfa(budget);
   std::unordered_map<int32_t, TrieNode> trie;
   for (std::string_view text : texts) {
+    budget.spend(20 * text.size());
     int32_t at = nfa.start;
     while (!text.empty()) {
       const char32_t c = take_code_point(text);
@@ -214,12 +219,11 @@ CharNfa CharNfa::none_of(const std::vector<std::string_view>& texts) {
 }
 
 CharNfa CharNfa::both(const CharNfa& a, const CharNfa& b) {
-  CharNfa nfa;
+  CharNfa nfa(*a.budget_);
   std::unordered_map<uint64_t, int32_t> known;
   std::vector<std::pair<int32_t, int32_t>> todo;
-  constexpr size_t kMaxWork = 50'000'000;
-  size_t work = 0;
   const auto node_of = [&](int32_t in_a, int32_t in_b) {
+    a.budget_->spend(kNodeWork);
     const uint64_t key = static_cast<uint64_t>(in_a) << 32 | static_cast<uint32_t>(in_b);
     if (const auto found = known.find(key); found != known.end()) return found->second;
     const int32_t node = todo.empty() && known.empty() ? nfa.start : nfa.add_node();
@@ -237,8 +241,7 @@ CharNfa CharNfa::both(const CharNfa& a, const CharNfa& b) {
     const Node& node_b = b.nodes_[static_cast<size_t>(in_b)];
     for (const int32_t to : node_a.epsilons) nfa.epsilon(from, node_of(to, in_b));
     for (const int32_t to : node_b.epsilons) nfa.epsilon(from, node_of(in_a, to));
-    work += node_a.edges.size() * node_b.edges.size();
-    if (work > kMaxWork) throw Error("pattern: too large beside another pattern, a format or a length");
+    a.budget_->spend(node_a.edges.size() * node_b.edges.size());
     for (const Edge& x : node_a.edges) {
       for (const Edge& y : node_b.edges) {
         const char32_t low = std::max(x.low, y.low);
@@ -251,22 +254,25 @@ CharNfa CharNfa::both(const CharNfa& a, const CharNfa& b) {
 }
 
 bool CharNfa::matches(std::string_view text) const {
-  std::vector<char> in(nodes_.size());
+  budget_->spend(nodes_.size() / 8);
+  std::vector<int32_t> seen(nodes_.size());  // the step, from 1, in which a node was entered last
+  int32_t step = 1;
   std::vector<int32_t> now;
   const auto enter = [&](int32_t node, std::vector<int32_t>& set) {
-    if (!in[static_cast<size_t>(node)]) set.push_back(node);
-    in[static_cast<size_t>(node)] = 1;
+    if (std::exchange(seen[static_cast<size_t>(node)], step) != step) set.push_back(node);
   };
   const auto close = [&](std::vector<int32_t>& set) {
     for (size_t i = 0; i < set.size(); ++i) {
-      for (const int32_t to : nodes_[static_cast<size_t>(set[i])].epsilons) enter(to, set);
+      const Node& node = nodes_[static_cast<size_t>(set[i])];
+      budget_->spend(1 + node.edges.size() + node.epsilons.size());
+      for (const int32_t to : node.epsilons) enter(to, set);
     }
   };
   enter(start, now);
   close(now);
   while (!text.empty()) {
     const char32_t c = take_code_point(text);
-    std::ranges::fill(in, 0);
+    ++step;
     std::vector<int32_t> next;
     for (const int32_t node : now) {
       for (const Edge& e : nodes_[static_cast<size_t>(node)].edges) {
@@ -276,7 +282,7 @@ bool CharNfa::matches(std::string_view text) const {
     close(next);
     now.swap(next);
   }
-  return in[static_cast<size_t>(end)] != 0;
+  return seen[static_cast<size_t>(end)] == step;
 }
 
 void CharNfa::emit(GrammarBuilder& builder, int32_t from, CharEncoding encoding, int32_t to) const {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <set>
+#include <utility>
 
 #include "glm53/core/error.h"
 #include "glm53/core/utf8.h"
@@ -37,7 +38,8 @@ std::shared_ptr<const Grammar> compile_json_object(const JsonGrammarOptions& opt
 std::shared_ptr<const Grammar> compile_regex(std::string_view pattern) {
   GrammarBuilder builder;
   const int32_t root = builder.add_rule();
-  parse_regex(pattern, false).emit(builder, builder.start(root), CharEncoding::kRaw, builder.end(root));
+  parse_regex(pattern, false, builder.budget())
+      .emit(builder, builder.start(root), CharEncoding::kRaw, builder.end(root));
   return builder.finish(root);
 }
 
@@ -47,8 +49,8 @@ void draw_choices(GrammarBuilder& builder, int32_t from, std::span<const std::st
   for (const std::string& choice : choices) {
     if (choice.empty()) throw Error("choice: a text is empty");
     if (!is_utf8(choice)) throw Error("choice: a text is not valid UTF-8");
-    builder.literal(from, choice, to);
   }
+  builder.literals(from, {choices.begin(), choices.end()}, to);
 }
 
 }  // namespace
@@ -178,7 +180,7 @@ class ToolCalls {
       kinds = by_type(schema);  // the form that spec 40 §4.5 wants for such an argument
     }
     if (kinds.text) any_text(from, to);
-    for (const std::string& text : kinds.texts) builder_.literal(from, text, to);
+    builder_.literals(from, std::move(kinds.texts), to);
     if (kinds.json) builder_.call(from, *kinds.json, to);
   }
 
@@ -253,7 +255,7 @@ std::shared_ptr<const Grammar> compile_tool_calls(std::span<const ToolFunction> 
     builder.call(start, schema.compile(*options.content), end);
   }
   if (options.content_regex) {
-    parse_regex(*options.content_regex, false).emit(builder, start, CharEncoding::kRaw, end);
+    parse_regex(*options.content_regex, false, builder.budget()).emit(builder, start, CharEncoding::kRaw, end);
   }
   draw_choices(builder, start, options.content_choices, end);
   return builder.finish(root);

@@ -5,7 +5,8 @@
 // of bytes, read one token by its id, read nothing, or call a rule. Text is always valid UTF-8.
 //
 // Every compile_ function throws Error, one line naming the keyword or the part of the pattern, for what is not
-// supported, contradicts itself or exceeds a limit of GrammarLimits: a 400 for the client.
+// supported, contradicts itself or is larger than GrammarLimits allows it to be, and GrammarTooLarge, which is an Error
+// too, when the whole exceeds GrammarLimits or its CompileBudget: a 400 for the client.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 namespace glm53::text {
 
-/// Hostile input meets these long before memory, time or stack run out.
+/// Hostile input meets these, or the CompileBudget, long before memory, time or stack run out.
 struct GrammarLimits {
   static constexpr int kNodes = 400'000;         ///< of one grammar
   static constexpr int kEdges = 1'200'000;       ///< of one grammar; about 12 bytes each

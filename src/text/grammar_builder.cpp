@@ -24,20 +24,22 @@ std::vector<T> group(const std::vector<T>& items, size_t nodes, Key key, First f
 }  // namespace
 
 int32_t GrammarBuilder::add_rule() {
-  if (rules_.size() >= GrammarLimits::kRules) throw Error("grammar: more than 20000 rules");
+  if (rules_.size() >= GrammarLimits::kRules) throw GrammarTooLarge("grammar: too large (more than 20000 rules)");
   const int32_t from = add_node();
   rules_.push_back({from, add_node()});
   return static_cast<int32_t>(rules_.size()) - 1;
 }
 
 int32_t GrammarBuilder::add_node() {
-  if (shapes_.size() >= GrammarLimits::kNodes) throw Error("grammar: too large (more than 400000 states)");
+  budget_.spend(kNodeWork);
+  if (shapes_.size() >= GrammarLimits::kNodes) throw GrammarTooLarge("grammar: too large (more than 400000 states)");
   shapes_.push_back(node_count());
   return node_count() - 1;
 }
 
 void GrammarBuilder::count_edge() {
-  if (++edges_ > GrammarLimits::kEdges) throw Error("grammar: too large (more than 1200000 transitions)");
+  budget_.spend(kEdgeWork);
+  if (++edges_ > GrammarLimits::kEdges) throw GrammarTooLarge("grammar: too large (more than 1200000 transitions)");
 }
 
 void GrammarBuilder::bytes(int32_t from, uint8_t low, uint8_t high, int32_t to) {
@@ -71,6 +73,15 @@ void GrammarBuilder::literal(int32_t from, std::string_view text, int32_t to) {
     bytes(from, byte, byte, next);
     from = next;
   }
+}
+
+void GrammarBuilder::sort_texts(std::vector<std::string>& texts) {
+  for (const std::string& text : texts) budget_.spend(20 + text.size());
+  std::ranges::sort(texts, [this](const std::string& a, const std::string& b) {
+    budget_.spend(2 + std::min(a.size(), b.size()) / 16);
+    return a < b;
+  });
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
 }
 
 std::shared_ptr<const Grammar> GrammarBuilder::finish(int32_t root) {
@@ -153,7 +164,7 @@ void GrammarBuilder::find_nullable(Grammar& grammar) const {
 // height(node) = least h such that a way to the end nests at most h calls; found for h = 0, 1, 2, ... in turn, each
 // time backwards from the nodes already found. A node that is never found leads nowhere, and the matcher never enters
 // it.
-void GrammarBuilder::find_heights(Grammar& grammar) const {
+void GrammarBuilder::find_heights(Grammar& grammar) {
   struct Back {
     int32_t from;
     int32_t to;
@@ -174,9 +185,13 @@ void GrammarBuilder::find_heights(Grammar& grammar) const {
   for (Grammar::Node& node : grammar.nodes_) node.height = Grammar::kDeadHeight;
   const auto height = [&](int32_t node) -> uint8_t& { return grammar.nodes_[static_cast<size_t>(node)].height; };
   std::vector<int32_t> todo;
-  for (int level = 0; level <= GrammarLimits::kHeight; ++level) {
+  bool found = true;  // nothing at one level: nothing at any further one
+  for (int level = 0; found && level <= GrammarLimits::kHeight; ++level) {
+    budget_.spend(kEdgeWork + calls_.size());
+    found = false;
     const auto mark = [&](int32_t node) {
       if (height(node) != Grammar::kDeadHeight) return;
+      found = true;
       height(node) = static_cast<uint8_t>(level);
       todo.push_back(node);
     };

@@ -1,19 +1,25 @@
 // Puts a Grammar together. Every piece is drawn from one node to another, so that pieces join without copies.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "text/compile_budget.h"
 #include "text/grammar.h"
 
 namespace glm53::text {
 
-/// Members throw Error when a limit of GrammarLimits is exceeded.
+/// Members throw GrammarTooLarge when a limit of GrammarLimits is exceeded or the budget is spent.
 class GrammarBuilder {
  public:
+  /// Of the whole compilation: what leads up to this grammar is paid from it too.
+  CompileBudget& budget() { return budget_; }
+
   int32_t add_rule();
   int32_t start(int32_t rule) const { return rules_[static_cast<size_t>(rule)].start; }
   int32_t end(int32_t rule) const { return rules_[static_cast<size_t>(rule)].end; }
@@ -41,6 +47,14 @@ class GrammarBuilder {
   /// The bytes of `text` one after the other.
   void literal(int32_t from, std::string_view text, int32_t to);
 
+  /// One of `texts`, any order; "" is one too. What follows a common beginning is one state, however many texts share
+  /// it. `edge(from, byte, to)` draws each byte.
+  template <typename Edge>
+  void literals(int32_t from, std::vector<std::string> texts, int32_t to, Edge&& edge);
+  void literals(int32_t from, std::vector<std::string> texts, int32_t to) {
+    literals(from, std::move(texts), to, [this](int32_t a, uint8_t byte, int32_t b) { bytes(a, byte, byte, b); });
+  }
+
   /// Throws Error when no text satisfies `root`, or a rule calls itself before anything is read.
   std::shared_ptr<const Grammar> finish(int32_t root);
 
@@ -63,12 +77,17 @@ class GrammarBuilder {
     Grammar::CallEdge edge;
   };
   void count_edge();
+  void sort_texts(std::vector<std::string>& texts);
   void lay_out(Grammar& grammar) const;
   void find_nullable(Grammar& grammar) const;
-  void find_heights(Grammar& grammar) const;
+  void find_heights(Grammar& grammar);
   void find_ranks(Grammar& grammar) const;
   void find_classes(Grammar& grammar) const;
 
+  static constexpr uint64_t kNodeWork = 10;
+  static constexpr uint64_t kEdgeWork = 10;
+
+  CompileBudget budget_;
   std::vector<Ends> rules_;
   std::vector<int32_t> shapes_;
   std::vector<Bytes> bytes_;
@@ -78,5 +97,25 @@ class GrammarBuilder {
   std::unordered_map<std::string, int32_t> shared_;
   size_t edges_ = 0;
 };
+
+template <typename Edge>
+void GrammarBuilder::literals(int32_t from, std::vector<std::string> texts, int32_t to, Edge&& edge) {
+  sort_texts(texts);
+  std::vector<int32_t> path = {from};  // nodes along the text before
+  std::string_view before;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string_view text = texts[i];
+    const size_t common = static_cast<size_t>(std::ranges::mismatch(before, text).in2 - text.begin());
+    path.resize(common + 1);
+    const bool goes_on = i + 1 < texts.size() && std::string_view(texts[i + 1]).starts_with(text);
+    for (size_t at = common; at < text.size(); ++at) {
+      const int32_t next = at + 1 == text.size() && !goes_on ? to : add_node();
+      edge(path.back(), static_cast<uint8_t>(text[at]), next);
+      path.push_back(next);
+    }
+    if (goes_on || text.empty()) epsilon(path.back(), to);
+    before = text;
+  }
+}
 
 }  // namespace glm53::text

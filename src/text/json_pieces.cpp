@@ -2,11 +2,42 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "glm53/core/error.h"
 #include "text/char_nfa.h"
 
 namespace glm53::text {
+namespace {
+
+// A text in which bytes that UTF-8 never has stand for what is no fixed text.
+constexpr char kGap = '\xFF';
+constexpr char kComma = '\xFE';
+constexpr char kColon = '\xFD';
+
+// Recursion is as deep as the value: PromptJson::parse bounds it.
+void write_constant(const PromptJson& value, std::string& out) {
+  const bool is_array = value.is_array();
+  const size_t count = is_array ? value.items().size() : value.is_object() ? value.members().size() : 0;
+  if (count == 0) {
+    out += value.dump();
+    return;
+  }
+  out += is_array ? '[' : '{';
+  for (size_t i = 0; i < count; ++i) {
+    out += i == 0 ? kGap : kComma;
+    if (is_array) {
+      write_constant(value.items()[i], out);
+    } else {
+      out += PromptJson::string(value.members()[i].first).dump() + kColon;
+      write_constant(value.members()[i].second, out);
+    }
+  }
+  out += kGap;
+  out += is_array ? ']' : '}';
+}
+
+}  // namespace
 
 void JsonPieces::symbol(int32_t from, char c, int32_t to) {
   builder_.bytes(from, static_cast<uint8_t>(c), static_cast<uint8_t>(c), to);
@@ -252,32 +283,19 @@ void JsonPieces::magnitude(int32_t from, const Magnitude& bounds, bool integer, 
   }
 }
 
-// Recursion is as deep as the value: PromptJson::parse bounds it.
-void JsonPieces::constant(int32_t from, const PromptJson& value, int32_t to) {
-  const bool is_array = value.is_array();
-  if (!is_array && !value.is_object()) return builder_.literal(from, value.dump(), to);
-  const size_t count = is_array ? value.items().size() : value.members().size();
-  if (count == 0) return builder_.literal(from, is_array ? "[]" : "{}", to);
-  int32_t at = builder_.add_node();
-  symbol(from, is_array ? '[' : '{', at);
-  for (size_t i = 0; i < count; ++i) {
-    int32_t next = builder_.add_node();
-    i == 0 ? gap(at, next) : comma(at, next);
-    at = next;
-    if (!is_array) {
-      const int32_t key_end = builder_.add_node();
-      next = builder_.add_node();
-      builder_.literal(at, PromptJson::string(value.members()[i].first).dump(), key_end);
-      colon(key_end, next);
-      at = next;
-    }
-    next = builder_.add_node();
-    constant(at, is_array ? value.items()[i] : value.members()[i].second, next);
-    at = next;
+void JsonPieces::constants(int32_t from, std::span<const PromptJson* const> values, int32_t to) {
+  std::vector<std::string> texts;
+  for (const PromptJson* value : values) {
+    write_constant(*value, texts.emplace_back());
+    builder_.budget().spend(20 + texts.back().size());
   }
-  const int32_t close = builder_.add_node();
-  gap(at, close);
-  symbol(close, is_array ? ']' : '}', to);
+  builder_.literals(from, std::move(texts), to, [this](int32_t at, uint8_t byte, int32_t next) {
+    const char c = static_cast<char>(byte);
+    if (c == kGap) return gap(at, next);
+    if (c == kComma) return comma(at, next);
+    if (c == kColon) return colon(at, next);
+    symbol(at, c, next);
+  });
 }
 
 // Two nodes before each property: no member yet, and some member, after which comes a comma.
@@ -322,7 +340,7 @@ void JsonPieces::object_of(int32_t from, const std::vector<Property>& properties
       const int32_t open_quote = builder_.add_node();
       const int32_t close_quote = builder_.add_node();
       symbol(key, '"', open_quote);
-      CharNfa::none_of(names).emit(builder_, open_quote, CharEncoding::kJson, close_quote);
+      CharNfa::none_of(names, builder_.budget()).emit(builder_, open_quote, CharEncoding::kJson, close_quote);
       symbol(close_quote, '"', key_end);
     }
     member(key_end, other, some);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,8 +50,9 @@ class JsonPieces {
   /// A number without exponent within the bounds.
   void bounded_number(int32_t from, const std::optional<NumberBound>& low, const std::optional<NumberBound>& high,
                       bool integer, int32_t to);
-  /// A JSON value as it stands, with the whitespace that is allowed.
-  void constant(int32_t from, const PromptJson& value, int32_t to);
+  /// One of these JSON values as it stands, with the whitespace that is allowed. Any number of them: they share states
+  /// as far as they begin alike.
+  void constants(int32_t from, std::span<const PromptJson* const> values, int32_t to);
 
   struct Property {
     std::string name;

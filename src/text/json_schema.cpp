@@ -1,7 +1,9 @@
 #include "text/json_schema.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "glm53/core/error.h"
@@ -56,6 +58,10 @@ std::optional<NumberBound> tighter(const std::optional<NumberBound>& a, const st
 
 int64_t smaller_limit(int64_t a, int64_t b) { return a < 0 ? b : b < 0 ? a : std::min(a, b); }
 
+constexpr size_t kFlatWork = 300;   // of making or copying a Flat without content
+constexpr size_t kThingWork = 40;   // of each thing in it: of a property, a name, a schema, a pattern
+constexpr size_t kMemberWork = 60;  // of asking a member of a schema what it is
+
 bool is_integral(const PromptJson& number) { return Decimal::parse(number.number_literal()).fraction.empty(); }
 
 }  // namespace
@@ -75,6 +81,7 @@ void SchemaCompiler::drain() {
 }
 
 int32_t SchemaCompiler::rule_of(const Schemas& schemas) {
+  spend(20 * (1 + schemas.size()));
   if (const auto found = rules_.find(schemas); found != rules_.end()) return found->second;
   const int32_t rule = builder_.add_rule();
   rules_.emplace(schemas, rule);
@@ -90,6 +97,7 @@ void SchemaCompiler::draw(int32_t rule, const Schemas& schemas) {
   };
   if (schemas.size() == 1 && schemas[0]->is_object()) {
     const PromptJson& schema = *schemas[0];
+    spend(kMemberWork * (1 + schema.members().size()));
     const std::string* only = nullptr;
     size_t asserting = 0;
     for (const auto& [key, value] : schema.members()) {
@@ -112,6 +120,7 @@ void SchemaCompiler::draw(int32_t rule, const Schemas& schemas) {
 }
 
 void SchemaCompiler::draw_flat(int32_t rule, const Flat& flat) {
+  pay_for(flat);
   if (flat.values) return draw_values(rule, flat);
   const int32_t from = builder_.start(rule);
   const int32_t to = builder_.end(rule);
@@ -132,10 +141,11 @@ void SchemaCompiler::draw_flat(int32_t rule, const Flat& flat) {
 
 std::optional<CharNfa> SchemaCompiler::language(const Flat& flat) const {
   std::optional<CharNfa> all;
-  const auto add = [&](const CharNfa& nfa) { all = all ? CharNfa::both(*all, nfa) : nfa; };
-  for (const std::string& pattern : flat.patterns) add(parse_regex(pattern, true));
-  for (const std::string_view format : flat.formats) add(parse_regex(format, false));
-  if (all && (flat.min_length > 0 || flat.max_length >= 0)) add(CharNfa::any(flat.min_length, flat.max_length));
+  CompileBudget& budget = builder_.budget();
+  const auto add = [&](CharNfa nfa) { all = all ? CharNfa::both(*all, nfa) : std::move(nfa); };
+  for (const std::string& pattern : flat.patterns) add(parse_regex(pattern, true, budget));
+  for (const std::string_view format : flat.formats) add(parse_regex(format, false, budget));
+  if (all && (flat.min_length > 0 || flat.max_length >= 0)) add(CharNfa::any(flat.min_length, flat.max_length, budget));
   return all;
 }
 
@@ -202,7 +212,18 @@ void SchemaCompiler::draw_array(int32_t from, const Flat& flat, int32_t to) {
   pieces_.array_of(from, prefix, other, flat.min_items, flat.max_items, to);
 }
 
+/// The values of enum and const that the other keywords admit.
+std::vector<const PromptJson*> SchemaCompiler::admitted(const Flat& flat) const {
+  const std::optional<CharNfa> nfa = language(flat);
+  std::vector<const PromptJson*> values;
+  for (const PromptJson* value : *flat.values) {
+    if (admits(flat, *value, nfa ? &*nfa : nullptr)) values.push_back(value);
+  }
+  return values;
+}
+
 bool SchemaCompiler::admits(const Flat& flat, const PromptJson& value, const CharNfa* language) const {
+  spend(kThingWork);
   using Kind = PromptJson::Kind;
   const auto has = [&](unsigned type) { return (flat.types & type) != 0; };
   switch (value.kind()) {
@@ -212,6 +233,7 @@ bool SchemaCompiler::admits(const Flat& flat, const PromptJson& value, const Cha
       return has(kBoolean);
     case Kind::kNumber: {
       if (!has(is_integral(value) ? kInteger : kFraction)) return false;
+      spend(value.number_literal().size());
       const Decimal number = Decimal::parse(value.number_literal());
       const int low = flat.low ? compare(number, flat.low->value) : 1;
       const int high = flat.high ? compare(number, flat.high->value) : -1;
@@ -220,6 +242,7 @@ bool SchemaCompiler::admits(const Flat& flat, const PromptJson& value, const Cha
     case Kind::kString: {
       if (!has(kString)) return false;
       if (language != nullptr) return language->matches(value.as_string());
+      spend(value.as_string().size() / 4);
       const auto length = std::ranges::count_if(value.as_string(), [](char c) { return (c & 0xC0) != 0x80; });
       return length >= flat.min_length && (flat.max_length < 0 || length <= flat.max_length);
     }
@@ -240,34 +263,32 @@ bool SchemaCompiler::admits(const Flat& flat, const PromptJson& value, const Cha
 }
 
 void SchemaCompiler::draw_values(int32_t rule, const Flat& flat) {
-  const std::optional<CharNfa> nfa = language(flat);
-  for (const PromptJson* value : *flat.values) {
-    if (admits(flat, *value, nfa ? &*nfa : nullptr)) pieces_.constant(builder_.start(rule), *value, builder_.end(rule));
-  }
+  pieces_.constants(builder_.start(rule), admitted(flat), builder_.end(rule));
 }
 
 const PromptJson& SchemaCompiler::resolve(const std::string& reference) const {
   if (!is_local_reference(reference)) fail("$ref", "is supported within the schema only (\"#/...\")");
-  const PromptJson* const schema = find_reference(document_, reference);
+  size_t compared = 0;
+  const PromptJson* const schema = find_reference(document_, reference, &compared);
+  spend(compared + 2 * reference.size());
   if (schema == nullptr) fail("$ref", "points to nothing");
   return *schema;
 }
 
 std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const Schemas& schemas) const {
   std::vector<Flat> flats = {Flat{}};
-  for (const PromptJson* schema : schemas) flats = cross(flats, flatten(*schema, 0));
+  for (const PromptJson* schema : schemas) flats = cross(std::move(flats), flatten(*schema, 0));
   return flats;
 }
 
 std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const PromptJson& schema, int depth) const {
   if (depth > GrammarLimits::kSchemaDepth) throw Error("schema: '$ref' or 'allOf' nested more than 64 deep");
-  spend(1000);
   if (schema.is_bool()) return schema.as_bool() ? std::vector<Flat>{Flat{}} : std::vector<Flat>{};
   if (!schema.is_object()) throw Error("schema: a subschema must be an object or a boolean");
   std::vector<Flat> flats = {own_keywords(schema)};
   if (const PromptJson* reference = schema.find("$ref")) {
     if (!reference->is_string()) fail("$ref", "must be a string");
-    flats = cross(flats, flatten(resolve(reference->as_string()), depth + 1));
+    flats = cross(std::move(flats), flatten(resolve(reference->as_string()), depth + 1));
   }
   for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
     const PromptJson* list = schema.find(keyword);
@@ -277,13 +298,13 @@ std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const PromptJson& sche
     for (const PromptJson& branch : list->items()) {
       std::vector<Flat> part = flatten(branch, depth + 1);
       if (std::string_view(keyword) == "allOf") {
-        flats = cross(flats, part);
+        flats = cross(std::move(flats), part);
       } else {
-        either.insert(either.end(), part.begin(), part.end());
+        std::ranges::move(part, std::back_inserter(either));
         if (either.size() > GrammarLimits::kAlternatives) fail(keyword, "has more than 256 alternatives to merge");
       }
     }
-    if (std::string_view(keyword) != "allOf") flats = cross(flats, either);
+    if (std::string_view(keyword) != "allOf") flats = cross(std::move(flats), either);
   }
   const PromptJson* nullable = schema.find("nullable");
   if (nullable != nullptr && nullable->truthy()) {
@@ -293,6 +314,7 @@ std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const PromptJson& sche
 }
 
 SchemaCompiler::Flat SchemaCompiler::own_keywords(const PromptJson& schema) const {
+  spend(kFlatWork + kMemberWork * schema.members().size());
   Flat flat;
   unsigned hinted = 0;
   for (const auto& [key, value] : schema.members()) {
@@ -332,12 +354,13 @@ SchemaCompiler::Flat SchemaCompiler::own_keywords(const PromptJson& schema) cons
   if (const PromptJson* list = schema.find("enum")) {
     if (!list->is_array() || list->items().empty()) fail("enum", "must be a list that is not empty");
     flat.values.emplace();
+    spend(list->items().size());
     for (const PromptJson& value : list->items()) flat.values->push_back(&value);
   }
   if (const PromptJson* value = schema.find_even_null("const")) {
     Flat constant;
     constant.values = {value};
-    flat = merge(flat, constant);
+    flat = merge(std::move(flat), constant);
   }
 
   if (const PromptJson* properties = schema.find("properties")) {
@@ -385,81 +408,110 @@ SchemaCompiler::Flat SchemaCompiler::own_keywords(const PromptJson& schema) cons
   }
   flat.low = bound(schema, true);
   flat.high = bound(schema, false);
+  pay_for(flat);
   return flat;
 }
 
 // References may repeat what they name any number of times over, so that the size of the schema says nothing.
-void SchemaCompiler::spend(size_t work) const {
-  work_ += work;
-  if (work_ > kMergeWork) throw Error("schema: too much to merge under 'allOf', 'anyOf' and '$ref'");
+void SchemaCompiler::pay_for(const Flat& flat) const {
+  const auto bytes = [](const std::vector<std::string>& texts) {
+    size_t sum = 0;
+    for (const std::string& text : texts) sum += text.size();
+    return sum;
+  };
+  size_t things = flat.required.size() + flat.additional_schemas.size() + flat.item_schemas.size() +
+                  flat.patterns.size() + flat.formats.size();
+  size_t name_bytes = bytes(flat.patterns) + bytes(flat.required);
+  for (const Property& property : flat.properties) {
+    things += 2 + property.schemas.size();
+    name_bytes += property.name.size();
+  }
+  for (const Schemas& schemas : flat.prefix) things += 1 + schemas.size();
+  spend(kFlatWork + kThingWork * things + name_bytes + (flat.values ? flat.values->size() : 0));
 }
 
-std::vector<SchemaCompiler::Flat> SchemaCompiler::cross(const std::vector<Flat>& a, const std::vector<Flat>& b) const {
+/// Each of `a` with each of `b`, those left out that admit nothing.
+std::vector<SchemaCompiler::Flat> SchemaCompiler::cross(std::vector<Flat> a, const std::vector<Flat>& b) const {
   if (a.size() * b.size() > GrammarLimits::kAlternatives) fail("allOf", "has more than 256 alternatives to merge");
   std::vector<Flat> all;
-  for (const Flat& x : a) {
+  for (Flat& x : a) {
     for (const Flat& y : b) {
-      Flat both = merge(x, y);
+      // What is merged step by step out of many parts is copied for alternatives alone.
+      const bool copied = &y != &b.back();
+      if (copied) pay_for(x);
+      Flat both = merge(copied ? x : std::move(x), y);
       if (both.types != 0 && !(both.values && both.values->empty())) all.push_back(std::move(both));
     }
   }
   return all;
 }
 
-SchemaCompiler::Flat SchemaCompiler::merge(const Flat& a, const Flat& b) const {
-  Flat both = a;
-  both.types &= b.types;
-  if (a.values && b.values) {
-    spend(10 * (a.values->size() + b.values->size()));
-    std::set<std::string> in_b;
-    for (const PromptJson* value : *b.values) in_b.insert(value->dump());
-    std::erase_if(*both.values, [&](const PromptJson* value) { return !in_b.contains(value->dump()); });
-  } else if (b.values) {
-    both.values = b.values;
+void SchemaCompiler::merge_values(Flat& a, const Flat& b) const {
+  if (!b.values) return;
+  if (!a.values) {
+    a.values = b.values;
+    return;
   }
-  merge_objects(both, b);
+  const auto text = [this](const PromptJson* value) {
+    std::string dumped = value->dump();
+    spend(kThingWork + 4 * dumped.size());
+    return dumped;
+  };
+  std::set<std::string> in_b;
+  for (const PromptJson* value : *b.values) in_b.insert(text(value));
+  std::erase_if(*a.values, [&](const PromptJson* value) { return !in_b.contains(text(value)); });
+}
+
+SchemaCompiler::Flat SchemaCompiler::merge(Flat a, const Flat& b) const {
+  pay_for(b);
+  a.types &= b.types;
+  merge_values(a, b);
+  merge_objects(a, b);
   if (!a.prefix.empty() && !b.prefix.empty()) fail("allOf", "with several prefixItems is not supported");
   const bool a_says_more = !b.prefix.empty() && a.items != Rest::kUnsaid;
   const bool b_says_more = !a.prefix.empty() && b.items != Rest::kUnsaid;
   if (a_says_more || b_says_more) fail("allOf", "of prefixItems and items is not supported");
-  if (!b.prefix.empty()) both.prefix = b.prefix;
-  both.items = std::max(a.items, b.items);
-  if (a.items == Rest::kForbidden || b.items == Rest::kForbidden) both.items = Rest::kForbidden;
-  both.item_schemas.insert(both.item_schemas.end(), b.item_schemas.begin(), b.item_schemas.end());
-  both.min_items = std::max(a.min_items, b.min_items);
-  both.max_items = smaller_limit(a.max_items, b.max_items);
-  both.min_length = std::max(a.min_length, b.min_length);
-  both.max_length = smaller_limit(a.max_length, b.max_length);
-  both.patterns.insert(both.patterns.end(), b.patterns.begin(), b.patterns.end());
-  both.formats.insert(both.formats.end(), b.formats.begin(), b.formats.end());
-  both.low = tighter(a.low, b.low, true);
-  both.high = tighter(a.high, b.high, false);
-  return both;
+  if (!b.prefix.empty()) a.prefix = b.prefix;
+  const bool forbidden = a.items == Rest::kForbidden || b.items == Rest::kForbidden;
+  a.items = forbidden ? Rest::kForbidden : std::max(a.items, b.items);
+  a.item_schemas.insert(a.item_schemas.end(), b.item_schemas.begin(), b.item_schemas.end());
+  a.min_items = std::max(a.min_items, b.min_items);
+  a.max_items = smaller_limit(a.max_items, b.max_items);
+  a.min_length = std::max(a.min_length, b.min_length);
+  a.max_length = smaller_limit(a.max_length, b.max_length);
+  a.patterns.insert(a.patterns.end(), b.patterns.begin(), b.patterns.end());
+  a.formats.insert(a.formats.end(), b.formats.begin(), b.formats.end());
+  a.low = tighter(a.low, b.low, true);
+  a.high = tighter(a.high, b.high, false);
+  return a;
 }
 
 // A property that one side declares and the other does not falls under the other's additionalProperties.
 void SchemaCompiler::merge_objects(Flat& a, const Flat& b) const {
-  spend(10 * (a.properties.size() + b.properties.size()) + a.properties.size() * b.properties.size());
-  const std::vector<Property> declared_by_a = a.properties;
-  const auto find = [](const std::vector<Property>& properties, const std::string& name) {
-    return std::ranges::find(properties, name, &Property::name);
+  spend(2 * a.properties.size() * b.properties.size() + 5 * (a.properties.size() + b.properties.size()));
+  const size_t declared_by_a = a.properties.size();
+  const auto find = [](auto properties, const std::string& name) {
+    const auto found = std::ranges::find(properties, name, &Property::name);
+    return found != properties.end() ? &*found : nullptr;
   };
-  const auto obey = [](Property& property, const Flat& other) {
+  const auto add = [this](Property& property, const Schemas& schemas) {
+    spend(kThingWork * schemas.size());
+    property.schemas.insert(property.schemas.end(), schemas.begin(), schemas.end());
+  };
+  const auto obey = [&](Property& property, const Flat& other) {
     if (other.additional == Rest::kForbidden) fail("allOf", "forbids a property that one of its parts declares");
-    property.schemas.insert(property.schemas.end(), other.additional_schemas.begin(), other.additional_schemas.end());
+    add(property, other.additional_schemas);
   };
-  for (Property& property : a.properties) {
-    const auto in_b = find(b.properties, property.name);
-    if (in_b == b.properties.end()) {
-      obey(property, b);
+  for (const Property& property : b.properties) {
+    if (Property* const in_a = find(std::span(a.properties).first(declared_by_a), property.name)) {
+      add(*in_a, property.schemas);
     } else {
-      property.schemas.insert(property.schemas.end(), in_b->schemas.begin(), in_b->schemas.end());
+      a.properties.push_back(property);
+      obey(a.properties.back(), a);
     }
   }
-  for (const Property& property : b.properties) {
-    if (find(declared_by_a, property.name) != declared_by_a.end()) continue;
-    a.properties.push_back(property);
-    obey(a.properties.back(), a);
+  for (size_t i = 0; i < declared_by_a; ++i) {
+    if (find(std::span(b.properties), a.properties[i].name) == nullptr) obey(a.properties[i], b);
   }
   a.required.insert(a.required.end(), b.required.begin(), b.required.end());
   if (a.additional == Rest::kForbidden || b.additional == Rest::kForbidden) {
@@ -476,11 +528,10 @@ SchemaCompiler::Kinds SchemaCompiler::compile_argument(const PromptJson& schema)
     Flat rest = flat;
     if (flat.values) {
       std::vector<const PromptJson*> others;
-      const std::optional<CharNfa> nfa = language(flat);
-      for (const PromptJson* value : *flat.values) {
+      for (const PromptJson* value : admitted(flat)) {
         if (!value->is_string()) {
           others.push_back(value);
-        } else if (admits(flat, *value, nfa ? &*nfa : nullptr)) {
+        } else {
           kinds.texts.push_back(value->as_string());
         }
       }

@@ -80,24 +80,25 @@ class SchemaCompiler {
   void draw_string(int32_t from, const Flat& flat, int32_t to);
   void draw_object(int32_t from, const Flat& flat, int32_t to);
   void draw_array(int32_t from, const Flat& flat, int32_t to);
+  std::vector<const PromptJson*> admitted(const Flat& flat) const;
   bool admits(const Flat& flat, const PromptJson& value, const CharNfa* language) const;
   std::optional<CharNfa> language(const Flat& flat) const;
 
   std::vector<Flat> flatten(const Schemas& schemas) const;
   std::vector<Flat> flatten(const PromptJson& schema, int depth) const;
   Flat own_keywords(const PromptJson& schema) const;
-  Flat merge(const Flat& a, const Flat& b) const;
+  Flat merge(Flat a, const Flat& b) const;
+  void merge_values(Flat& a, const Flat& b) const;
   void merge_objects(Flat& a, const Flat& b) const;
-  std::vector<Flat> cross(const std::vector<Flat>& a, const std::vector<Flat>& b) const;
-  void spend(size_t work) const;
+  std::vector<Flat> cross(std::vector<Flat> a, const std::vector<Flat>& b) const;
+  void pay_for(const Flat& flat) const;
+  void spend(size_t work) const { builder_.budget().spend(work); }
   const PromptJson& resolve(const std::string& reference) const;
 
   GrammarBuilder& builder_;
   JsonPieces& pieces_;
   const PromptJson& document_;
   const JsonGrammarOptions options_;
-  static constexpr size_t kMergeWork = 20'000'000;
-  mutable size_t work_ = 0;
   std::map<Schemas, int32_t> rules_;
   std::deque<std::pair<int32_t, Schemas>> todo_;  ///< rules without a body yet: nothing here recurses into subschemas
 };

@@ -344,8 +344,9 @@ void draw(CharNfa& nfa, int32_t from, const Tree& tree, int32_t to) {
 
 }  // namespace
 
-CharNfa parse_regex(std::string_view pattern, bool anywhere) {
-  CharNfa nfa;
+CharNfa parse_regex(std::string_view pattern, bool anywhere, CompileBudget& budget) {
+  budget.spend(50 * pattern.size());
+  CharNfa nfa(budget);
   for (const Parser::Alternative& alternative : Parser(pattern).parse()) {
     const int32_t from = nfa.add_node();
     const int32_t to = nfa.add_node();

@@ -7,44 +7,111 @@
 
 #include "glm53/core/error.h"
 #include "grammar_test_util.h"
+#include "hostile_schemas.h"
+#include "text/compile_budget.h"
 
 namespace glm53::test {
 namespace {
 
 using namespace glm53::text;
 
-std::string repeat(const std::string& text, int times) {
-  std::string all;
-  for (int i = 0; i < times; ++i) all += text;
-  return all;
-}
-
 TEST(GrammarLimits, LargePatternsAreRefused) {
   for (const std::string& pattern :
        {std::string("((a{1000}){1000}){1000}"), std::string("((((){10000}){10000}){10000}){10000}"),
-        repeat("(", 100) + "a" + repeat(")", 100), std::string(70000, 'a'), std::string("(\\w{10000}){100}"),
+        repeated("(", 100) + "a" + repeated(")", 100), std::string(70000, 'a'), std::string("(\\w{10000}){100}"),
         std::string("(((((a*)*b)*c){5000})d){5000}")}) {
     EXPECT_THROW(compile_regex(pattern), Error) << pattern.substr(0, 40);
   }
 }
 
-TEST(GrammarLimits, LargeSchemasAreRefused) {
-  std::string doubling = "{\"$defs\":{\"a0\":{\"properties\":{\"x\":{}}}";
-  for (int i = 1; i < 60; ++i) {
-    const std::string before = "{\"$ref\":\"#/$defs/a" + std::to_string(i - 1) + "\"}";
-    doubling += ",\"a" + std::to_string(i) + "\":{\"allOf\":[" + before + "," + before + "]}";
+TEST(GrammarLimits, HostileSchemasAreRefused) {
+  for (const auto& [name, schema] : hostile_schemas()) {
+    try {
+      compile_json_schema(schema);
+      ADD_FAILURE() << "compiled: " << name;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::AnyOf(testing::HasSubstr("too large"), testing::HasSubstr("256"))) << name;
+    }
   }
-  doubling += "},\"$ref\":\"#/$defs/a59\",\"type\":\"object\"}";
-  const std::string either = R"({"anyOf":[{"type":"null"},{"const":1},{"const":2},{"const":3}]})";
-  const std::vector<std::string> schemas = {
-      doubling,
-      "{\"allOf\":[" + either + repeat("," + either, 8) + "]}",
-      "{\"allOf\":[{\"pattern\":\"[^x]{9000}\"},{\"pattern\":\"[^y]{9000}\"}]}",
-      R"({"type":"array","items":{"type":"array","items":{"type":"string","pattern":"(a{9999}){99}"}}})",
-      "{\"enum\":[\"" + std::string(500'000, 'x') + "\"]}",
-      repeat("{\"items\":", 200) + "{}" + repeat("}", 200),
-  };
-  for (const std::string& schema : schemas) EXPECT_THROW(compile_json_schema(schema), Error) << schema.substr(0, 60);
+}
+
+TEST(GrammarLimits, LargeSchemasAreRefused) {
+  for (const std::string& schema :
+       {std::string("{\"allOf\":[{\"pattern\":\"[^x]{9000}\"},{\"pattern\":\"[^y]{9000}\"}]}"),
+        std::string(R"({"type":"array","items":{"type":"array","items":{"type":"string","pattern":"(a{9999}){99}"}}})"),
+        repeated("{\"items\":", 200) + "{}" + repeated("}", 200)}) {
+    EXPECT_THROW(compile_json_schema(schema), Error) << schema.substr(0, 60);
+  }
+}
+
+TEST(GrammarLimits, ManyLargeFunctionsAreRefused) {
+  std::vector<PromptJson> parameters;
+  for (const std::string& text : hostile_parameters()) parameters.push_back(PromptJson::parse(text));
+  std::vector<ToolFunction> functions;
+  for (size_t i = 0; i < parameters.size(); ++i) functions.push_back({"f" + std::to_string(i), &parameters[i]});
+  EXPECT_THROW(compile_tool_calls(functions, grammar_vocabulary().tags), GrammarTooLarge);
+  functions.resize(10);
+  EXPECT_NE(compile_tool_calls(functions, grammar_vocabulary().tags), nullptr);
+}
+
+// Values of an enum and choices share states as far as they begin alike: a text in many thousands is followed as easily
+// as one in two.
+TEST(GrammarLimits, LargeEnumsAreFollowed) {
+  std::vector<std::string> words;
+  std::string values;
+  for (int i = 0; i < 30'000; ++i) {
+    words.push_back(std::to_string(i * 7919 % 1'000'003) + (i % 3 == 0 ? "" : " word"));
+    values += (i == 0 ? "\"" : ",\"") + words.back() + "\"";
+  }
+  const auto schema = grammar_tables(compile_json_schema("{\"enum\":[" + values + "]}"));
+  GrammarMatcher matcher(schema);
+  EXPECT_EQ(allowed_ids(matcher), (std::vector<int32_t>{'"'}));
+  for (const size_t i : {size_t{0}, size_t{1}, size_t{29'998}}) {
+    EXPECT_TRUE(accepts(schema, "\"" + words[i] + "\"")) << words[i];
+    EXPECT_FALSE(accepts(schema, "\"" + words[i] + "x\"")) << words[i];
+  }
+  const auto choice = grammar_tables(compile_choice(words));
+  GrammarMatcher chooser(choice);
+  EXPECT_EQ(allowed_ids(chooser).front(), '0');
+  for (const std::string& word : {words[7], words[29'999]}) EXPECT_TRUE(accepts(choice, word)) << word;
+  EXPECT_FALSE(accepts(choice, "7918"));
+
+  const PromptJson parameters = PromptJson::parse("{\"properties\":{\"p\":{\"enum\":[" + values + "]}}}");
+  const std::vector<ToolFunction> functions = {{"f", &parameters}};
+  EXPECT_NE(compile_tool_calls(functions, grammar_vocabulary().tags), nullptr);
+}
+
+TEST(GrammarLimits, ChoicesBeyondTheLimitsAreRefused) {
+  std::vector<std::string> choices;
+  for (int i = 0; i < 100'000; ++i) choices.push_back(std::to_string(i) + std::string(50, 'x'));
+  EXPECT_THROW(compile_choice(choices), GrammarTooLarge);
+}
+
+TEST(GrammarLimits, ValuesThatBeginAlike) {
+  const auto grammar = grammar_tables(compile_json_schema(
+      R"({"enum":["a","ab","",1,12,-1,true,null,[],{},[1],[1,2],[1,[2]],{"k":1},{"k":1,"l":[]},{"k":12}]})"));
+  for (const char* text : {"\"a\"", "\"ab\"", "\"\"", "1", "12", "-1", "true", "null", "[]", "{}", "[1]", "[1, 2]",
+                           "[ 1,[2 ] ]", R"({"k":1})", R"({ "k": 1, "l": [] })", R"({"k":12})"}) {
+    EXPECT_TRUE(accepts(grammar, text)) << text;
+  }
+  for (const char* text : {"\"b\"", "2", "-", "[2]", "[1,3]", "[ ]", R"({"k":2})", R"({"k":1,"l":[1]})", "nul"}) {
+    EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+  const std::vector<std::string> choices = {"no", "not", "no", "nothing"};
+  for (const char* text : {"no", "not", "nothing"}) EXPECT_TRUE(accepts(compile_choice(choices), text)) << text;
+  EXPECT_FALSE(accepts(compile_choice(choices), "noth"));
+}
+
+TEST(CompileBudget, EndsByWorkOrByTime) {
+  CompileBudget work(1000);
+  work.spend(1000);
+  EXPECT_THROW(work.spend(1), GrammarTooLarge);
+  EXPECT_THROW(work.spend(0), GrammarTooLarge);  // for good
+  CompileBudget huge;
+  EXPECT_THROW(huge.spend(~uint64_t{0}), GrammarTooLarge);
+  CompileBudget late(CompileBudget::kWork, std::chrono::seconds(0));
+  EXPECT_THROW(late.spend(1), GrammarTooLarge);
+  EXPECT_THROW(late.spend(1), GrammarTooLarge);
 }
 
 TEST(GrammarLimits, LargeButPlainSchemasCompile) {
@@ -66,7 +133,7 @@ TEST(GrammarLimits, LargeButPlainSchemasCompile) {
   EXPECT_FALSE(accepts(lengths, "\"" + std::string(10001, 'a') + "\""));
   EXPECT_FALSE(accepts(lengths, "\"" + std::string(4999, 'a') + "\""));
   EXPECT_TRUE(accepts(compile_json_schema(R"({"type":"array","items":{"type":"integer"},"minItems":10000})"),
-                      "[1" + repeat(",1", 9999) + "]"));
+                      "[1" + repeated(",1", 9999) + "]"));
 }
 
 // Masks of strings far from their bounds are worked out once; near them they must still be exact.
