@@ -1,17 +1,12 @@
 #include "server/grammar_cache.h"
 
+#include <iterator>
 #include <utility>
 
 #include "server/api_error.h"
 
 namespace glm53::server {
 namespace {
-
-size_t bytes_of(const text::Grammar& grammar) {
-  return grammar.nodes().size() * sizeof(text::Grammar::Node) +
-         grammar.byte_edges().size() * sizeof(text::Grammar::ByteEdge) + grammar.epsilons().size() * sizeof(int32_t) +
-         grammar.calls().size() * sizeof(text::Grammar::CallEdge);
-}
 
 ApiError busy() {
   ApiError error(429, "too many grammars are being compiled", {}, "busy");
@@ -23,15 +18,19 @@ ApiError busy() {
 
 std::shared_ptr<text::GrammarTables> GrammarCache::get(const std::string& key, const Compile& compile) {
   std::promise<Tables> promise;
+  std::list<Entry> dropped;  // freed once the lock is given back: tables may be large
   {
     std::unique_lock lock(mutex_);
     if (const auto found = index_.find(key); found != index_.end()) {
       entries_.splice(entries_.begin(), entries_, found->second);
-      return found->second->tables;
+      const Tables tables = found->second->tables;
+      dropped = trim();
+      return tables;
     }
     if (const auto found = pending_.find(key); found != pending_.end()) {
       const std::shared_future<Tables> other = found->second;
       lock.unlock();
+      if (other.wait_for(limits_.patience) != std::future_status::ready) throw busy();
       return other.get();
     }
     pending_.emplace(key, promise.get_future().share());
@@ -51,7 +50,10 @@ std::shared_ptr<text::GrammarTables> GrammarCache::get(const std::string& key, c
   {
     const std::lock_guard lock(mutex_);
     pending_.erase(key);
-    keep(key, tables, bytes);
+    entries_.push_front({nullptr, tables, bytes + key.size()});
+    const auto place = index_.emplace(key, entries_.begin()).first;
+    entries_.front().key = &place->first;
+    dropped = trim();
   }
   promise.set_value(tables);
   return tables;
@@ -77,22 +79,21 @@ GrammarCache::Tables GrammarCache::make(const Compile& compile, size_t& bytes) {
   };
   const Place place(*this);
   const std::shared_ptr<const text::Grammar> grammar = compile();
-  bytes = bytes_of(*grammar);
+  bytes = grammar->bytes();
   return std::make_shared<text::GrammarTables>(grammar, trie_);
 }
 
-/// With mutex_ held. The oldest make way, the new one too if it is too large by itself.
-void GrammarCache::keep(const std::string& key, Tables tables, size_t bytes) {
-  entries_.push_front({nullptr, std::move(tables), bytes + key.size()});
-  const auto place = index_.emplace(key, entries_.begin()).first;
-  entries_.front().key = &place->first;
+/// With mutex_ held: takes out those used longest ago, and the last one too if it is too large by itself.
+std::list<GrammarCache::Entry> GrammarCache::trim() {
+  std::list<Entry> dropped;
   while (!entries_.empty() && (entries_.size() > limits_.entries || held() > limits_.bytes)) {
     index_.erase(index_.find(*entries_.back().key));
-    entries_.pop_back();
+    dropped.splice(dropped.begin(), entries_, std::prev(entries_.end()));
   }
+  return dropped;
 }
 
-/// With mutex_ held. What the engine keeps with a grammar grows while it is used.
+/// With mutex_ held.
 size_t GrammarCache::held() const {
   size_t bytes = 0;
   for (const Entry& entry : entries_) bytes += entry.own_bytes + entry.tables->held_bytes();

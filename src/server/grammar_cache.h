@@ -20,9 +20,9 @@ class GrammarCache {
  public:
   struct Limits {
     size_t entries = 64;
-    size_t bytes = size_t{256} << 20;  ///< of keys, grammars and what the engine keeps with them
-    int compiling = 2;                 ///< grammars in the making at a time: each may take seconds and 100 MB
-    std::chrono::seconds patience{10};
+    size_t bytes = size_t{256} << 20;   ///< of keys, grammars and what the engine keeps with them, which grows: see get
+    int compiling = 2;                  ///< grammars in the making at a time: each may take seconds and 100 MB
+    std::chrono::seconds patience{10};  ///< for a place to compile in, or for another thread that compiles the same
   };
   using Compile = std::function<std::shared_ptr<const text::Grammar>()>;
 
@@ -32,7 +32,8 @@ class GrammarCache {
 
   bool available() const { return trie_ != nullptr; }
   /// The grammar of `key`, which says all that `compile` depends on. Compiles on the caller's thread unless it is known
-  /// or another thread is at it. Throws what `compile` throws, and ApiError 429 when others compile for too long.
+  /// or another thread is at it, whose outcome is then this one's. Throws what `compile` throws, and ApiError 429 when
+  /// others compile for longer than `patience`. Afterwards the limits hold, for which those used longest ago make way.
   std::shared_ptr<text::GrammarTables> get(const std::string& key, const Compile& compile);
 
   size_t size() const;
@@ -47,7 +48,7 @@ class GrammarCache {
   };
 
   Tables make(const Compile& compile, size_t& bytes);
-  void keep(const std::string& key, Tables tables, size_t bytes);
+  std::list<Entry> trim();
   size_t held() const;
 
   const std::shared_ptr<const text::TokenTrie> trie_;

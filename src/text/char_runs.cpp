@@ -37,6 +37,10 @@ void CharRuns::clear() {
   runs_.clear();
 }
 
+size_t CharRuns::bytes() const {
+  return steps_.size() * (sizeof(Steps) + kHashEntryBytes) + runs_.size() * (sizeof(Run) + kHashEntryBytes);
+}
+
 const CharRuns::Steps& CharRuns::steps(GrammarAutomaton& automaton, int32_t state) {
   const auto [found, fresh] = steps_.try_emplace(state);
   if (!fresh) return found->second;
@@ -49,12 +53,12 @@ const CharRuns::Steps& CharRuns::steps(GrammarAutomaton& automaton, int32_t stat
   return found->second = steps;
 }
 
-CharRuns::Run CharRuns::of(GrammarAutomaton& automaton, int32_t state, int longest, int64_t work_end) {
+CharRuns::Run CharRuns::of(GrammarAutomaton& automaton, int32_t state, int longest) {
   if (const auto found = runs_.find(state); found != runs_.end()) return found->second;
-  return runs_[state] = find(automaton, state, longest, work_end);
+  return runs_[state] = find(automaton, state, longest);
 }
 
-CharRuns::Run CharRuns::find(GrammarAutomaton& automaton, int32_t state, int longest, int64_t work_end) {
+CharRuns::Run CharRuns::find(GrammarAutomaton& automaton, int32_t state, int longest) {
   // Of the states that a character may lead to, the one that most kinds do.
   const Steps& first = steps(automaton, state);
   const auto lead_to = [](const Steps& steps, int32_t to) { return std::ranges::count(steps, to); };
@@ -69,7 +73,6 @@ CharRuns::Run CharRuns::find(GrammarAutomaton& automaton, int32_t state, int lon
     if (first[kind] == to) run.kinds |= static_cast<CharKindSet>(1U << kind);
   }
   for (run.chars = 1; run.chars < longest; ++run.chars) {
-    if (automaton.work() > work_end) throw Error("grammar: too ambiguous to follow");
     if (automaton.returns(to)) return {};
     const Steps& next = steps(automaton, to);
     int32_t all = kNothing;

@@ -23,14 +23,15 @@ class CharRuns {
     CharKindSet kinds = 0;
     int chars = 0;
   };
-  /// Throws Error when `work_end` of GrammarAutomaton::work() is reached, or as GrammarAutomaton::next.
-  Run of(GrammarAutomaton& automaton, int32_t state, int longest, int64_t work_end);
+  /// Throws Error as GrammarAutomaton::next.
+  Run of(GrammarAutomaton& automaton, int32_t state, int longest);
   void clear();
+  size_t bytes() const;
 
  private:
   using Steps = std::array<int32_t, kCharKinds>;  ///< state after a character of each kind, kMixed
   const Steps& steps(GrammarAutomaton& automaton, int32_t state);
-  Run find(GrammarAutomaton& automaton, int32_t state, int longest, int64_t work_end);
+  Run find(GrammarAutomaton& automaton, int32_t state, int longest);
 
   std::unordered_map<int32_t, Steps> steps_;
   std::unordered_map<int32_t, Run> runs_;

@@ -13,6 +13,12 @@
 
 namespace glm53::text {
 
+size_t Grammar::bytes() const {
+  const auto held = [](const auto& vector) { return vector.capacity() * sizeof(vector[0]); };
+  return held(nodes_) + held(byte_edges_) + held(epsilons_) + held(calls_) + held(rules_) + held(token_ids_) +
+         held(symbol_class_) + held(class_symbol_);
+}
+
 std::shared_ptr<const Grammar> compile_json_schema(const PromptJson& schema, const JsonGrammarOptions& options) {
   if (schema.is_bool() && !schema.as_bool()) throw Error("schema: false admits no value");
   GrammarBuilder builder;

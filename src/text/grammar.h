@@ -77,6 +77,7 @@ class Grammar {
   int class_count() const { return static_cast<int>(class_symbol_.size()); }
   /// A symbol of each class.
   const std::vector<uint16_t>& class_symbol() const { return class_symbol_; }
+  size_t bytes() const;  ///< memory held
 
  private:
   friend class GrammarBuilder;

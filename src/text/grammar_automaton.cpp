@@ -88,7 +88,7 @@ int32_t GrammarAutomaton::step(int32_t state, int symbol_class) {
       }
     }
   }
-  work_ += s.count;
+  spend(s.count);
   close();
   const int32_t next = intern_state();
   const std::vector<uint16_t>& classes = grammar_->symbol_class();
@@ -102,11 +102,17 @@ void GrammarAutomaton::begin() {
   todo_.clear();  // an Error may have left some
 }
 
+void GrammarAutomaton::spend(int64_t work) {
+  work_ += work;
+  if (work_ > work_end_) throw Error("grammar: too ambiguous to follow");
+}
+
 // A node from which the end cannot be reached within the depth allowed is never entered, so that no text gets stuck.
 void GrammarAutomaton::add(int32_t node, int32_t stack) {
   const int height = grammar_->nodes()[static_cast<size_t>(node)].height;
   if (height == Grammar::kDeadHeight || depth(stack) + height > GrammarLimits::kDepth) return;
   if (!seen_.insert({node, stack})) return;
+  if (seen_.size() > kMaxSeen) throw Error("grammar: too ambiguous to follow");
   todo_.push_back({node, stack});
 }
 
@@ -116,7 +122,7 @@ void GrammarAutomaton::reach(bool fresh) {
   while (!todo_.empty()) {
     const Config config = todo_.back();
     todo_.pop_back();
-    ++work_;
+    spend(1);
     const Grammar::Node& node = grammar_->nodes()[static_cast<size_t>(config.node)];
     const Grammar::Node& next = grammar_->nodes()[static_cast<size_t>(config.node) + 1];
     if (node.bytes < next.bytes) {
@@ -266,9 +272,13 @@ int32_t GrammarAutomaton::after(int32_t stack) {
 }
 
 // Stacks are older than those above them, so that ascending order meets every tail first.
-int32_t GrammarAutomaton::import(const GrammarAutomaton& from, int32_t state) {
+std::vector<int32_t> GrammarAutomaton::import(const GrammarAutomaton& from, std::span<const int32_t> states) {
   std::vector<char> wanted(from.stacks_.size());
-  for (const Config& c : from.configs(state)) wanted[static_cast<size_t>(c.stack)] = 1;
+  for (const int32_t state : states) {
+    const std::span<const Config> all = from.configs(state);
+    spend(static_cast<int64_t>(1 + all.size()));
+    for (const Config& c : all) wanted[static_cast<size_t>(c.stack)] = 1;
+  }
   for (size_t i = wanted.size(); i-- > 2;) {
     const Stack& s = from.stacks_[i];
     for (int32_t r = s.first; wanted[i] && r < s.first + s.count; ++r) {
@@ -280,6 +290,7 @@ int32_t GrammarAutomaton::import(const GrammarAutomaton& from, int32_t state) {
   for (size_t i = 2; i < wanted.size(); ++i) {
     if (!wanted[i]) continue;
     const Stack& s = from.stacks_[i];
+    spend(1 + s.count);
     std::vector<Return> returns;
     for (int32_t r = s.first; r < s.first + s.count; ++r) {
       const Return& back = from.returns_[static_cast<size_t>(r)];
@@ -288,18 +299,21 @@ int32_t GrammarAutomaton::import(const GrammarAutomaton& from, int32_t state) {
     std::ranges::sort(returns);
     mine[i] = intern_stack(returns, s.depth, s.inner);
   }
-  accepts_ = from.accepts(state);
-  ends_part_ = from.returns(state);
-  made_.clear();
-  for (const Config& c : from.configs(state)) made_.push_back({c.node, mine[static_cast<size_t>(c.stack)]});
-  return intern_state();
+  std::vector<int32_t> imported;
+  for (const int32_t state : states) {
+    accepts_ = from.accepts(state);
+    ends_part_ = from.returns(state);
+    made_.clear();
+    for (const Config& c : from.configs(state)) made_.push_back({c.node, mine[static_cast<size_t>(c.stack)]});
+    imported.push_back(intern_state());
+  }
+  return imported;
 }
 
 size_t GrammarAutomaton::bytes() const {
-  constexpr size_t kIndexEntry = 48;  // of a hash table: node, bucket, allocator's own
   return table_.size() * sizeof(int32_t) + configs_.size() * sizeof(Config) +
-         states_.size() * (sizeof(State) + kIndexEntry) + returns_.size() * sizeof(Return) +
-         stacks_.size() * (sizeof(Stack) + kIndexEntry);
+         states_.size() * (sizeof(State) + kHashEntryBytes) + returns_.size() * sizeof(Return) +
+         stacks_.size() * (sizeof(Stack) + kHashEntryBytes) + seen_.bytes();
 }
 
 }  // namespace glm53::text

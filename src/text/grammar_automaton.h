@@ -16,6 +16,9 @@
 
 namespace glm53::text {
 
+/// Of an entry of a hash table beside its value: node, bucket, allocator's own.
+inline constexpr size_t kHashEntryBytes = 48;
+
 /// Not safe for use by several threads at once.
 class GrammarAutomaton {
  public:
@@ -34,7 +37,6 @@ class GrammarAutomaton {
   const Grammar& grammar() const { return *grammar_; }
   int32_t start_state() const { return start_state_; }
 
-  /// Throws Error when a state grows beyond kMaxConfigs or memory beyond kHardBytes.
   int32_t next(int32_t state, int symbol) {
     const int32_t known = table_[row(state) + grammar_->symbol_class()[static_cast<size_t>(symbol)]];
     return known >= 0 ? known : step(state, grammar_->symbol_class()[static_cast<size_t>(symbol)]);
@@ -57,14 +59,17 @@ class GrammarAutomaton {
   int32_t after(int32_t stack);
   int depth(int32_t stack) const { return stacks_[static_cast<size_t>(stack)].depth; }
 
-  /// A state of another automaton over the same grammar.
-  int32_t import(const GrammarAutomaton& from, int32_t state);
+  /// States of another automaton over the same grammar, at the cost of one look at its memory.
+  std::vector<int32_t> import(const GrammarAutomaton& from, std::span<const int32_t> states);
   size_t bytes() const;
   static constexpr size_t kSoftBytes = size_t{64} << 20;   ///< time to start afresh
   static constexpr size_t kHardBytes = size_t{256} << 20;  ///< of one mask
   static constexpr size_t kMaxConfigs = 20'000;
-  /// (node, stack) pairs read since the object was made: a measure of work.
-  int64_t work() const { return work_; }
+  static constexpr size_t kMaxSeen = 1'000'000;  ///< those that read nothing included
+  /// What the members may cost until the next call, in (node, stack) pairs read: about a second. Beyond it, as where a
+  /// state or memory grows too large, they throw Error; the object stays usable.
+  static constexpr int64_t kWork = 20'000'000;
+  void begin_work() { work_end_ = work_ + kWork; }
 
   /// Where an unknown stack is taken to be, for the limit on depth: as deep as the texts may get for whose parts
   /// results are shared.
@@ -101,6 +106,8 @@ class GrammarAutomaton {
    public:
     void clear();
     bool insert(Config config);
+    size_t size() const { return used_; }
+    size_t bytes() const { return slots_.size() * sizeof(slots_[0]); }
 
    private:
     void grow();
@@ -112,6 +119,7 @@ class GrammarAutomaton {
   size_t row(int32_t state) const { return static_cast<size_t>(state) * static_cast<size_t>(grammar_->class_count()); }
   int32_t step(int32_t state, int symbol_class);
   void begin();
+  void spend(int64_t work);
   void add(int32_t node, int32_t stack);
   void reach(bool fresh);
   void close();
@@ -129,6 +137,7 @@ class GrammarAutomaton {
   std::unordered_multimap<uint64_t, int32_t> state_index_;
   int32_t start_state_ = kDead;
   int64_t work_ = 0;
+  int64_t work_end_ = kWork;
 
   // The state in the making.
   SeenSet seen_;

@@ -10,10 +10,9 @@
 namespace glm53::text {
 namespace {
 
-constexpr size_t kKeptMasks = 1024;        // 19 KB each for 154,880 ids
-constexpr size_t kKeptParts = 1024;        // likewise
-constexpr int64_t kMaskWork = 20'000'000;  // about a second
-constexpr int32_t kLargeSubtree = 64;      // nodes; smaller ones are read sooner than told from their characters
+constexpr size_t kKeptMasks = 1024;    // 19 KB each for 154,880 ids
+constexpr size_t kKeptParts = 1024;    // likewise
+constexpr int32_t kLargeSubtree = 64;  // nodes; smaller ones are read sooner than told from their characters
 constexpr size_t kHistory = 2 * (static_cast<size_t>(GrammarMatcher::kMaxRollback) + 1);
 
 void allow(std::vector<uint32_t>& mask, int32_t id) {
@@ -55,14 +54,19 @@ const std::shared_ptr<GrammarAutomaton>& GrammarTables::automaton() {
     parts_.clear();
     runs_.clear();
     automaton_ = std::make_shared<GrammarAutomaton>(grammar_);
+    held_bytes_.store(bytes(), std::memory_order_relaxed);
   }
+  automaton_->begin_work();
   return automaton_;
 }
 
 size_t GrammarTables::bytes() const {
-  size_t bytes = automaton_ != nullptr ? automaton_->bytes() : 0;
-  bytes += (masks_.size() + parts_.size()) * trie_->mask_words() * sizeof(uint32_t);
-  for (const auto& [state, part] : parts_) bytes += part.returning.size() * sizeof(int32_t);
+  size_t bytes = (automaton_ != nullptr ? automaton_->bytes() : 0) + runs_.bytes();
+  const size_t mask_bytes = trie_->mask_words() * sizeof(uint32_t);
+  bytes += masks_.size() * (mask_bytes + sizeof(Kept) + 2 * kHashEntryBytes);
+  for (const auto& [state, part] : parts_) {
+    bytes += mask_bytes + sizeof(PartMask) + kHashEntryBytes + part.returning.capacity() * sizeof(int32_t);
+  }
   return bytes;
 }
 
@@ -95,7 +99,6 @@ void GrammarTables::walk(int32_t state, int32_t top, Mask& mask, std::vector<int
       at = node.skip;
       continue;
     }
-    if (automaton_->work() > work_end_) throw Error("grammar: too ambiguous to follow");
     path_[node.depth] = next;
     if (returning != nullptr && automaton_->returns(next) && node.skip > at + 1) returning->push_back(at);
     ++at;
@@ -127,7 +130,11 @@ const GrammarTables::Mask& GrammarTables::mask(int32_t state) {
     masks_.splice(masks_.begin(), masks_, found->second);
     return found->second->mask;
   }
-  work_end_ = automaton_->work() + kMaskWork;
+  struct Noted {
+    ~Noted() { tables.held_bytes_.store(tables.bytes(), std::memory_order_relaxed); }
+    GrammarTables& tables;
+  };
+  const Noted noted{*this};
   Mask mask(trie_->mask_words());
   const auto all = automaton_->configs(state);
   std::vector<GrammarAutomaton::Config> configs(all.begin(), all.end());  // the span does not outlive new states
@@ -161,7 +168,6 @@ const GrammarTables::Mask& GrammarTables::mask(int32_t state) {
   }
   masks_.push_front({state, std::move(mask)});
   mask_index_.emplace(state, masks_.begin());
-  held_bytes_.store(bytes(), std::memory_order_relaxed);
   return masks_.front().mask;
 }
 
@@ -174,8 +180,14 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<GrammarTables> tables, std::optio
 void GrammarMatcher::renew_automaton() {
   const std::shared_ptr<GrammarAutomaton>& present = tables_->automaton();
   if (present == automaton_) return;
+  std::vector<int32_t> states;
+  for (const int32_t state : history_) {
+    if (state >= 0) states.push_back(state);
+  }
+  const std::vector<int32_t> imported = present->import(*automaton_, states);
+  size_t next = 0;
   for (int32_t& state : history_) {
-    if (state >= 0) state = present->import(*automaton_, state);
+    if (state >= 0) state = imported[next++];
   }
   automaton_ = present;
 }

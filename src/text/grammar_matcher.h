@@ -37,7 +37,7 @@ class GrammarTables {
   const TokenTrie& trie() const { return *trie_; }
   /// Memory held at present, the grammar's own left out.
   size_t bytes() const;
-  /// bytes() as of the last mask that was made. For any thread.
+  /// bytes() as of the last mask that was made, or failed to be. For any thread.
   size_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -49,7 +49,8 @@ class GrammarTables {
   };
   using Mask = std::vector<uint32_t>;
 
-  /// The automaton to use from now on: a fresh one where the last has grown too large.
+  /// The automaton to use for one step of a reply, which its work is bounded for: a fresh one where the last has grown
+  /// too large. That one lasts until the replies on it have moved.
   const std::shared_ptr<GrammarAutomaton>& automaton();
   /// Tokens from `state`; valid until the next call.
   const Mask& mask(int32_t state);
@@ -57,7 +58,7 @@ class GrammarTables {
   /// Adds the tokens below trie node `top` that can follow in `state`; trie nodes where a part returns go to
   /// `returning`.
   void walk(int32_t state, int32_t top, Mask& mask, std::vector<int32_t>* returning);
-  CharRuns::Run run(int32_t state) { return runs_.of(*automaton_, state, TokenTrie::kMaxChars, work_end_); }
+  CharRuns::Run run(int32_t state) { return runs_.of(*automaton_, state, TokenTrie::kMaxChars); }
 
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<const TokenTrie> trie_;
@@ -71,7 +72,6 @@ class GrammarTables {
   std::list<Kept> masks_;  ///< of automaton_; last used first
   std::unordered_map<int32_t, std::list<Kept>::iterator> mask_index_;
   std::vector<int32_t> path_;
-  int64_t work_end_ = 0;
   std::atomic<size_t> held_bytes_{0};
 };
 

@@ -102,18 +102,104 @@ TEST(GrammarCache, EqualRequestsAtOnceShareOneCompilation) {
   for (const auto& tables : got) EXPECT_EQ(tables, got[0]);
 }
 
-TEST(GrammarCache, WaitsForAPlaceAndGivesUp) {
-  GrammarCache cache(trie(), {.compiling = 1, .patience = std::chrono::seconds(0)});
-  std::latch begun(1);
-  std::latch may_end(1);
-  std::thread other([&] {
-    cache.get("slow", [&] {
+TEST(GrammarCache, WhatGrowsLaterMakesWayToo) {
+  std::atomic<int> compiled{0};
+  const auto grow = [](const std::shared_ptr<text::GrammarTables>& tables) {
+    text::GrammarMatcher matcher(tables);
+    for (int i = 0; i < 40; ++i) {
+      matcher.next_mask();
+      ASSERT_TRUE(matcher.accept(0));
+    }
+  };
+  GrammarCache unbounded(trie());
+  const auto measured = unbounded.get("a", counted(compiled, "a{50}"));
+  const size_t fresh = unbounded.bytes();
+  grow(measured);
+  const size_t large = unbounded.bytes();
+  ASSERT_GT(large, fresh);
+
+  GrammarCache cache(trie(), {.bytes = 2 * large - 1});
+  grow(cache.get("a", counted(compiled, "a{50}")));
+  const auto b = cache.get("b", counted(compiled, "a{50}"));
+  ASSERT_EQ(cache.size(), 2U);
+  grow(b);
+  EXPECT_EQ(cache.get("b", counted(compiled)), b);
+  EXPECT_EQ(cache.size(), 1U);
+  EXPECT_LE(cache.bytes(), 2 * large - 1);
+}
+
+/// A compilation that is under way until told to end.
+struct Compiling {
+  std::latch begun{1};
+  std::latch may_end{1};
+  GrammarCache::Compile then(GrammarCache::Compile compile) {
+    return [this, compile] {
       begun.count_down();
       may_end.wait();
-      return text::compile_regex("a");
+      return compile();
+    };
+  }
+};
+
+TEST(GrammarCache, WaitsForAnotherThreadAndGivesUp) {
+  GrammarCache cache(trie(), {.compiling = 2, .patience = std::chrono::seconds(0)});
+  std::atomic<int> compiled{0};
+  Compiling slow;
+  std::thread other([&] { cache.get("k", slow.then(counted(compiled))); });
+  slow.begun.wait();
+  try {
+    cache.get("k", counted(compiled));
+    ADD_FAILURE() << "compiled twice";
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status, 429);
+    EXPECT_GT(error.retry_after_s, 0);
+  }
+  slow.may_end.count_down();
+  other.join();
+  EXPECT_EQ(compiled, 1);
+}
+
+TEST(GrammarCache, AFailureReachesThoseWhoWait) {
+  GrammarCache cache(trie());
+  std::atomic<int> compiled{0};
+  Compiling slow;
+  const GrammarCache::Compile fail = [&]() -> std::shared_ptr<const text::Grammar> {
+    ++compiled;
+    throw Error("bad schema");
+  };
+  std::atomic<int> failed{0};
+  const auto ask = [&](const GrammarCache::Compile& compile) {
+    try {
+      cache.get("k", compile);
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "bad schema");
+      ++failed;
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { ask(slow.then(fail)); });
+  slow.begun.wait();
+  std::latch asking(3);
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      asking.count_down();
+      ask(fail);
     });
-  });
-  begun.wait();
+  }
+  asking.wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  slow.may_end.count_down();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, 4);
+  EXPECT_EQ(compiled, 1);
+  EXPECT_EQ(cache.size(), 0U);
+}
+
+TEST(GrammarCache, WaitsForAPlaceAndGivesUp) {
+  GrammarCache cache(trie(), {.compiling = 1, .patience = std::chrono::seconds(0)});
+  Compiling slow;
+  std::thread other([&] { cache.get("slow", slow.then([] { return text::compile_regex("a"); })); });
+  slow.begun.wait();
   std::atomic<int> compiled{0};
   try {
     cache.get("k", counted(compiled));
@@ -121,7 +207,7 @@ TEST(GrammarCache, WaitsForAPlaceAndGivesUp) {
   } catch (const ApiError& error) {
     EXPECT_EQ(error.status, 429);
   }
-  may_end.count_down();
+  slow.may_end.count_down();
   other.join();
   EXPECT_NE(cache.get("k", counted(compiled)), nullptr);
 }
