@@ -145,9 +145,9 @@ std::vector<PromptJson> read_messages(const PromptJson& body) {
 }
 
 /// An empty list counts as absent with `lenient`.
-std::vector<PromptJson> read_tools(const PromptJson& body, bool lenient) {
+void read_tools(const PromptJson& body, bool lenient, ChatRequest& request) {
   const PromptJson::Array* tools = opt_array(body, "tools");
-  if (tools == nullptr) return {};
+  if (tools == nullptr) return;
   if (tools->empty() && !lenient) {
     throw bad_field("tools", "`tools` must not be an empty array: leave it out, or give at least one tool");
   }
@@ -164,8 +164,9 @@ std::vector<PromptJson> read_tools(const PromptJson& body, bool lenient) {
     const std::string* name = opt_string(function != nullptr ? *function : tool, "name", prefix);
     if (name == nullptr) throw bad_field(prefix + "name", prefix + "name is required");
     check_tool_name(*name, prefix + "name");
+    request.parameters_fields[*name] = prefix + "parameters";
   }
-  return *tools;
+  request.prompt.tools = *tools;
 }
 
 void check_modalities(const PromptJson& body) {
@@ -233,7 +234,7 @@ ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules)
   request.include_reasoning = opt_bool(json, "include_reasoning").value_or(true);
   request.separate_reasoning = opt_bool(json, "separate_reasoning").value_or(true);
   request.prompt.messages = read_messages(json);
-  request.prompt.tools = read_tools(json, rules.settings.api.lenient_empty_tools);
+  read_tools(json, rules.settings.api.lenient_empty_tools, request);
   request.tool_choice = read_tool_choice(json, request.prompt.tools, json.find("tools") != nullptr);
   keep_allowed(request.tool_choice, request.prompt.tools);
   request.parallel_tool_calls = opt_bool(json, "parallel_tool_calls").value_or(true);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@ struct ChatRequest {
   bool include_reasoning = true;
   bool separate_reasoning = true;           ///< false: reasoning is part of the content, within <think> and </think>
   std::optional<int64_t> reasoning_budget;  ///< −1: none, whatever the server's default is
+  /// By a function's name the body's field of its schema: "tools[2].function.parameters". Of several of one name that
+  /// of the last.
+  std::map<std::string, std::string> parameters_fields;
   ToolChoice tool_choice;
   bool parallel_tool_calls = true;
   std::string echo;  ///< text of the final assistant message, which the reply repeats; empty without echo

@@ -79,6 +79,7 @@ GrammarCache::Tables GrammarCache::make(const Compile& compile, size_t& bytes) {
   };
   const Place place(*this);
   const std::shared_ptr<const text::Grammar> grammar = compile();
+  if (grammar == nullptr) return nullptr;
   bytes = grammar->bytes();
   return std::make_shared<text::GrammarTables>(grammar, trie_);
 }
@@ -96,7 +97,9 @@ std::list<GrammarCache::Entry> GrammarCache::trim() {
 /// With mutex_ held.
 size_t GrammarCache::held() const {
   size_t bytes = 0;
-  for (const Entry& entry : entries_) bytes += entry.own_bytes + entry.tables->held_bytes();
+  for (const Entry& entry : entries_) {
+    bytes += entry.own_bytes + (entry.tables != nullptr ? entry.tables->held_bytes() : 0);
+  }
   return bytes;
 }
 

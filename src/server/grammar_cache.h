@@ -24,16 +24,17 @@ class GrammarCache {
     int compiling = 2;                  ///< grammars in the making at a time: each may take seconds and 100 MB
     std::chrono::seconds patience{10};  ///< for a place to compile in, or for another thread that compiles the same
   };
-  using Compile = std::function<std::shared_ptr<const text::Grammar>()>;
+  using Compile = std::function<std::shared_ptr<const text::Grammar>()>;  ///< null: there is to be none
 
   /// `trie` is null where the model has no tokenizer: there are no grammars then.
   explicit GrammarCache(std::shared_ptr<const text::TokenTrie> trie) : GrammarCache(std::move(trie), Limits{}) {}
   GrammarCache(std::shared_ptr<const text::TokenTrie> trie, Limits limits) : trie_(std::move(trie)), limits_(limits) {}
 
   bool available() const { return trie_ != nullptr; }
-  /// The grammar of `key`, which says all that `compile` depends on. Compiles on the caller's thread unless it is known
-  /// or another thread is at it, whose outcome is then this one's. Throws what `compile` throws, and ApiError 429 when
-  /// others compile for longer than `patience`. Afterwards the limits hold, for which those used longest ago make way.
+  /// The grammar of `key`, null if it has none, which is kept too. `key` says all that `compile` depends on. Compiles
+  /// on the caller's thread unless it is known or another thread is at it, whose outcome is then this one's. Throws
+  /// what `compile` throws, and ApiError 429 when others compile for longer than `patience`. Afterwards the limits
+  /// hold, for which those used longest ago make way.
   std::shared_ptr<text::GrammarTables> get(const std::string& key, const Compile& compile);
 
   size_t size() const;

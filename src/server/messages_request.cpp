@@ -194,10 +194,9 @@ bool continues(const PromptJson& last) {
 // ---- tools
 
 /// Tools with a type of their own run at the provider; the model is not told of them.
-std::vector<PromptJson> read_tools(const PromptJson& body) {
-  std::vector<PromptJson> kept;
+void read_tools(const PromptJson& body, ChatRequest& request) {
   const PromptJson::Array* tools = opt_array(body, "tools");
-  if (tools == nullptr) return kept;
+  if (tools == nullptr) return;
   if (tools->size() > kMaxTools) throw bad_field("tools", "tools must hold at most 1024 tools");
   for (size_t i = 0; i < tools->size(); ++i) {
     const PromptJson& tool = (*tools)[i];
@@ -217,10 +216,10 @@ std::vector<PromptJson> read_tools(const PromptJson& body) {
     if (const auto deferred = opt_bool(tool, "defer_loading", path + '.')) {
       function.emplace_back("defer_loading", PromptJson::boolean(*deferred));
     }
-    kept.push_back(
+    request.prompt.tools.push_back(
         PromptJson::object({{"type", text_of("function")}, {"function", PromptJson::object(std::move(function))}}));
+    request.parameters_fields[name] = path + ".input_schema";
   }
-  return kept;
 }
 
 /// auto, any, tool or none, and disable_parallel_tool_use beside it.
@@ -324,7 +323,7 @@ ChatRequest parse_messages_request(std::string_view body, const RequestRules& ru
   }
   request.common.stop = read_stop_sequences(json);
   read_messages(json, request.prompt);
-  request.prompt.tools = read_tools(json);
+  read_tools(json, request);
   read_choice(json, request);
 
   PromptJson::Object variables;

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include <spdlog/spdlog.h>
+
 #include "glm53/core/error.h"
 #include "server/api_error.h"
 #include "server/grammar_cache.h"
+#include "text/compile_budget.h"
 
 namespace glm53::server {
 namespace {
@@ -18,6 +21,8 @@ std::shared_ptr<text::GrammarTables> compiled(const std::string& key, const std:
   if (!api.grammars.available()) throw bad_field(field, "the model has no tokenizer, so that its replies have no text");
   try {
     return api.grammars.get(key, compile);
+  } catch (const text::FunctionError&) {
+    throw;
   } catch (const Error& error) {
     throw bad_field(field, error.what());
   }
@@ -55,25 +60,23 @@ std::shared_ptr<const text::Grammar> compile_content(const OutputConstraint& con
   throw std::logic_error("compile_content: no constraint");
 }
 
-/// `constraint` may be none: `free_text` or nothing stands beside the calls then.
-std::shared_ptr<text::GrammarTables> call_grammar(const text::OfferedTools& tools, bool parallel, bool all_strict,
+/// Calls alone; with `content`, that or calls; with `free_text`, calls of strict functions as their schemas say and
+/// everything else as it comes.
+std::shared_ptr<text::GrammarTables> call_grammar(const ChatRequest& request, const text::OfferedTools& tools,
                                                   const OutputConstraint* content, bool free_text,
                                                   const ApiContext& api) {
-  std::string key = {'t', parallel ? 'p' : '-', all_strict ? 's' : '-', free_text ? 'f' : '-'};
+  const bool parallel = request.parallel_tool_calls && request.tool_choice.mode != ToolChoice::Mode::kNamed;
+  std::string key = {'t', parallel ? 'p' : '-', free_text ? 'f' : '-'};
   add_text(key, content != nullptr ? key_of(*content) : "");
   for (const text::OfferedTool& tool : tools) {
     key += tool.strict ? '!' : '?';
     add_text(key, tool.name);
     add_text(key, tool.parameters.dump());
   }
-  const std::string field = content != nullptr ? content->field : "tools";
-  return compiled(key, field, api, [&] {
-    std::vector<text::ToolFunction> functions;
-    for (const text::OfferedTool& tool : tools) {
-      functions.push_back({tool.name, &tool.parameters, all_strict || tool.strict});
-    }
+  const auto compile = [&] {
     text::ToolGrammarOptions options;
     options.parallel = parallel;
+    options.arguments_once = !free_text;
     options.free_text = free_text;
     const PromptJson any_object = PromptJson::object({{"type", PromptJson::string("object")}});
     if (content != nullptr) {
@@ -83,8 +86,23 @@ std::shared_ptr<text::GrammarTables> call_grammar(const text::OfferedTools& tool
       if (content->kind == Kind::kRegex) options.content_regex = content->pattern;
       if (content->kind == Kind::kChoice) options.content_choices = content->choices;
     }
-    return text::compile_tool_calls(functions, text::ReplyMarkers::from(api.tokenizer).tags, options);
-  });
+    return text::compile_tool_calls(tools, text::ReplyMarkers::from(api.tokenizer).tags, options);
+  };
+  try {
+    return compiled(key, content != nullptr ? content->field : "tools", api, [&] {
+      try {
+        return compile();
+      } catch (const text::GrammarTooLarge& error) {
+        // The model was free to call nothing at all, and it is shown the schemas in any case.
+        if (!free_text) throw;
+        spdlog::warn("tools: calls are not held to the schemas of their functions: {}", error.what());
+        return std::shared_ptr<const text::Grammar>();
+      }
+    });
+  } catch (const text::FunctionError& error) {
+    const std::string& field = request.parameters_fields.at(tools[error.function()].name);
+    throw bad_field(field, field + ": " + error.what());
+  }
 }
 
 }  // namespace
@@ -104,16 +122,15 @@ std::shared_ptr<text::GrammarTables> reply_grammar(const ChatRequest& request, c
                     constraint.field + " cannot be combined with a tool_choice that names a function");
   }
   if (tools == nullptr || tools->empty()) return content_grammar(constraint, api);
-  const bool parallel = request.parallel_tool_calls && mode != Mode::kNamed;
   if (mode == Mode::kRequired || mode == Mode::kNamed) {
-    return call_grammar(*tools, parallel, /*all_strict=*/true, nullptr, /*free_text=*/false, api);
+    return call_grammar(request, *tools, nullptr, /*free_text=*/false, api);
   }
-  if (constraint) return call_grammar(*tools, parallel, /*all_strict=*/true, &constraint, /*free_text=*/false, api);
+  if (constraint) return call_grammar(request, *tools, &constraint, /*free_text=*/false, api);
   const bool constrained =
       api.rules.settings.api.tool_grammar ||
       std::any_of(tools->begin(), tools->end(), [](const text::OfferedTool& tool) { return tool.strict; });
   if (!constrained) return nullptr;
-  return call_grammar(*tools, parallel, /*all_strict=*/false, nullptr, /*free_text=*/true, api);
+  return call_grammar(request, *tools, nullptr, /*free_text=*/true, api);
 }
 
 }  // namespace glm53::server

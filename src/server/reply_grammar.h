@@ -14,8 +14,9 @@ namespace glm53::server {
 std::shared_ptr<text::GrammarTables> content_grammar(const OutputConstraint& constraint, const ApiContext& api);
 
 /// Of a chat: a constraint alone; calls alone (tool_choice required or named); content or calls (a constraint beside
-/// tools); free text with calls where a function is strict or api.tool_grammar is on. Null where nothing is asked.
-/// `tools`: those offered to the reply, null for none. Throws ApiError naming the field.
+/// tools); free text with calls where a function is strict or api.tool_grammar is on. Null where nothing is asked, and
+/// where free text with calls would make too large a grammar. `tools`: those offered to the reply, null for none.
+/// Throws ApiError naming the field: of a function, where its parameters are at fault.
 std::shared_ptr<text::GrammarTables> reply_grammar(const ChatRequest& request, const text::OfferedTools* tools,
                                                    const ApiContext& api);
 

@@ -239,10 +239,12 @@ void read_tool_list(const PromptJson::Array& tools, const std::string& space, co
     if (type == "function" || type == "custom") {
       const PromptJson* nested = opt_object(tool, "function", tool_path + '.');
       const bool custom = nested == nullptr && type == "custom";
-      out.push_back(nested != nullptr ? read_function(*nested, false, space, tool_path + ".function")
-                                      : read_function(tool, custom, space, tool_path));
+      const std::string holder = tool_path + (nested != nullptr ? ".function" : "");
+      out.push_back(read_function(nested != nullptr ? *nested : tool, custom, space, holder));
       const std::string& name = (nested != nullptr ? *nested : tool).find("name")->as_string();
-      request.tools[full_tool_name(space, name)] = {space, name, custom};
+      const std::string full = full_tool_name(space, name);
+      request.tools[full] = {space, name, custom};
+      request.chat.parameters_fields[full] = holder + ".parameters";
     } else if (type == "namespace" && space.empty()) {
       const std::string& name = require_string(tool, "name", tool_path + '.');
       check_tool_name(name, tool_path + ".name");

@@ -10,6 +10,8 @@
 #include "text/grammar_builder.h"
 #include "text/json_pieces.h"
 #include "text/json_schema.h"
+#include "text/json_schema_keywords.h"
+#include "text/tool_call_parser.h"
 
 namespace glm53::text {
 
@@ -73,11 +75,15 @@ namespace {
 
 class ToolCalls {
  public:
-  ToolCalls(GrammarBuilder& builder, JsonPieces& pieces, const ToolTags& tags, const JsonGrammarOptions& options)
-      : builder_(builder), pieces_(pieces), tags_(tags), options_(options) {}
+  ToolCalls(GrammarBuilder& builder, JsonPieces& pieces, const ToolTags& tags, const ToolGrammarOptions& options)
+      : builder_(builder),
+        pieces_(pieces),
+        tags_(tags),
+        arguments_once_(options.arguments_once),
+        options_(options.json) {}
 
   /// "<tool_call>" name arguments "</tool_call>".
-  void function(int32_t from, const ToolFunction& function, int32_t to) {
+  void function(int32_t from, const OfferedTool& function, int32_t to) {
     const int32_t name = builder_.add_node();
     const int32_t arguments = builder_.add_node();
     const int32_t close = builder_.add_node();
@@ -108,14 +114,13 @@ class ToolCalls {
     builder_.bytes(from, '\n', '\n', to);
   }
 
-  void draw_arguments(int32_t from, const ToolFunction& function, int32_t to) {
-    const PromptJson* parameters = function.parameters;
-    const PromptJson* properties = parameters != nullptr ? parameters->find("properties") : nullptr;
-    if (properties == nullptr || !properties->is_object() || properties->members().empty()) {
-      return builder_.epsilon(from, to);
-    }
+  void draw_arguments(int32_t from, const OfferedTool& function, int32_t to) {
+    const PromptJson& parameters = function.parameters;
+    if (function.strict) check_top(parameters);
+    const PromptJson* properties = parameters.find("properties");
+    if (properties == nullptr || !properties->is_object()) return builder_.epsilon(from, to);
     std::set<std::string_view> required;
-    if (const PromptJson* names = parameters->find("required"); names != nullptr && names->is_array()) {
+    if (const PromptJson* names = parameters.find("required"); names != nullptr && names->is_array()) {
       for (const PromptJson& name : names->items()) {
         if (name.is_string()) required.insert(name.as_string());
       }
@@ -123,10 +128,11 @@ class ToolCalls {
     std::vector<int32_t> units;
     std::vector<bool> optional;
     for (const auto& [name, schema] : properties->members()) {
-      units.push_back(unit(name, schema, *parameters));
+      if (!is_readable_key(name)) continue;
+      units.push_back(unit(name, schema, function));
       optional.push_back(!required.contains(name));
     }
-    if (!function.strict) {
+    if (!function.strict && !arguments_once_) {
       const int32_t any = builder_.add_node();
       builder_.epsilon(from, any);
       for (const int32_t unit : units) builder_.call(any, unit, any);
@@ -157,8 +163,19 @@ class ToolCalls {
     }
   }
 
+  /// What is said at the top beside the properties would go unheeded.
+  static void check_top(const PromptJson& parameters) {
+    if (!parameters.is_object()) return;
+    for (const auto& [key, value] : parameters.members()) {
+      const bool heeded = key == "type" || key == "properties" || key == "required" || key == "additionalProperties";
+      if (!heeded && !value.is_null() && is_assertion(key)) {
+        throw Error("schema: '" + key + "' is not supported at the top of a strict function's parameters");
+      }
+    }
+  }
+
   /// "<arg_key>" name "</arg_key>" "<arg_value>" value "</arg_value>".
-  int32_t unit(const std::string& name, const PromptJson& schema, const PromptJson& parameters) {
+  int32_t unit(const std::string& name, const PromptJson& schema, const OfferedTool& function) {
     const int32_t rule = builder_.add_rule();
     const int32_t key = builder_.add_node();
     const int32_t key_end = builder_.add_node();
@@ -172,17 +189,20 @@ class ToolCalls {
     builder_.token(key_end, tags_.key_close, between);
     newline(between, before_value);
     builder_.token(before_value, tags_.value_open, value);
-    draw_value(value, schema, parameters, value_end);
+    draw_value(value, schema, function, value_end);
     builder_.token(value_end, tags_.value_close, after);
     newline(after, builder_.end(rule));
     return rule;
   }
 
-  void draw_value(int32_t from, const PromptJson& schema, const PromptJson& parameters, int32_t to) {
+  void draw_value(int32_t from, const PromptJson& schema, const OfferedTool& function, int32_t to) {
     SchemaCompiler::Kinds kinds;
     try {
-      kinds = SchemaCompiler(builder_, pieces_, parameters, options_).compile_argument(schema);
+      kinds = SchemaCompiler(builder_, pieces_, function.parameters, options_).compile_argument(schema);
+    } catch (const GrammarTooLarge&) {
+      throw;
     } catch (const Error&) {
+      if (function.strict) throw;
       kinds = by_type(schema);  // the form that spec 40 §4.5 wants for such an argument
     }
     if (kinds.text) any_text(from, to);
@@ -222,22 +242,29 @@ class ToolCalls {
   GrammarBuilder& builder_;
   JsonPieces& pieces_;
   const ToolTags tags_;
+  const bool arguments_once_;
   const JsonGrammarOptions options_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Grammar> compile_tool_calls(std::span<const ToolFunction> functions, const ToolTags& tags,
+std::shared_ptr<const Grammar> compile_tool_calls(std::span<const OfferedTool> functions, const ToolTags& tags,
                                                   const ToolGrammarOptions& options) {
-  constexpr int kMaxCalls = 128;  // spec 40 §4.5
   if (functions.empty()) throw Error("tools: no function to call");
   GrammarBuilder builder;
   JsonPieces pieces(builder, options.json.any_whitespace);
-  ToolCalls calls(builder, pieces, tags, options.json);
+  ToolCalls calls(builder, pieces, tags, options);
   const int32_t call = builder.add_rule();
-  for (const ToolFunction& function : functions) {
-    if (function.name.empty() || !is_utf8(function.name)) throw Error("tools: a function's name is empty or not UTF-8");
-    calls.function(builder.start(call), function, builder.end(call));
+  for (size_t i = 0; i < functions.size(); ++i) {
+    const std::string& name = functions[i].name;
+    if (!is_callable_name(name) || !is_utf8(name)) throw Error("tools: a function's name cannot be called");
+    try {
+      calls.function(builder.start(call), functions[i], builder.end(call));
+    } catch (const GrammarTooLarge&) {
+      throw;  // no function's fault alone
+    } catch (const Error& error) {
+      throw FunctionError(error.what(), i);
+    }
   }
   const int32_t root = builder.add_rule();
   const int32_t start = builder.start(root);

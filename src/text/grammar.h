@@ -17,6 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include "glm53/core/error.h"
+#include "text/offered_tools.h"
 #include "text/prompt_json.h"
 
 namespace glm53::text {
@@ -122,24 +124,11 @@ std::shared_ptr<const Grammar> compile_regex(std::string_view pattern);
 /// One of the texts, none empty.
 std::shared_ptr<const Grammar> compile_choice(std::span<const std::string> choices);
 
-struct ToolFunction {
-  std::string name;
-  const PromptJson* parameters = nullptr;  ///< JSON schema; nullptr or {}: no arguments
-  bool strict = true;                      ///< false: any of its arguments, any number of times
-};
-
-/// Ids of the tags of a call (spec 40 §4.1).
-struct ToolTags {
-  int32_t call_open = -1;
-  int32_t call_close = -1;
-  int32_t key_open = -1;
-  int32_t key_close = -1;
-  int32_t value_open = -1;
-  int32_t value_close = -1;
-};
-
 struct ToolGrammarOptions {
-  bool parallel = true;  ///< up to 128 calls; false (a named function, parallel_tool_calls off): one
+  bool parallel = true;  ///< up to kMaxCalls calls; false (a named function, parallel_tool_calls off): one
+  /// Functions that are not strict need their required arguments too and take none twice; false: any of their
+  /// arguments, any number of times.
+  bool arguments_once = true;
   // What may stand in place of calls, for tool_choice auto beside a constraint: text of one of these.
   const PromptJson* content = nullptr;  ///< of a JSON schema
   std::optional<std::string> content_regex;
@@ -148,11 +137,25 @@ struct ToolGrammarOptions {
   JsonGrammarOptions json;
 };
 
-/// One call or more, of the functions offered (spec 40 §4.5). Of strict ones each required argument once, no argument
-/// twice. Arguments come in any order for functions of at most 8 properties, in declared order beyond. An argument
-/// whose schema admits a string is free text, or its enum's or const's texts, without quotes; others are JSON of the
-/// schema, or of its types alone where the schema is not supported.
-std::shared_ptr<const Grammar> compile_tool_calls(std::span<const ToolFunction> functions, const ToolTags& tags,
+/// A function's parameters are at fault.
+class FunctionError : public Error {
+ public:
+  FunctionError(const std::string& message, size_t function) : Error(message), function_(function) {}
+  size_t function() const { return function_; }  ///< index
+
+ private:
+  size_t function_;
+};
+
+/// One call or more, of the functions offered (spec 40 §4.5). Each required argument once, no argument twice. Arguments
+/// come in any order for functions of at most 8 properties, in declared order beyond. An argument whose schema admits a
+/// string is free text, or its enum's or const's texts, without quotes; others are JSON of the schema. Where a schema
+/// is not supported, its types alone count, but for a function that says that it is strict. Properties that the reply's
+/// parser could not tell (is_readable_key) are left out.
+///
+/// Throws FunctionError for what a strict function's parameters ask that is not supported: a keyword anywhere, and
+/// keywords that combine schemas at the top.
+std::shared_ptr<const Grammar> compile_tool_calls(std::span<const OfferedTool> functions, const ToolTags& tags,
                                                   const ToolGrammarOptions& options = {});
 
 }  // namespace glm53::text

@@ -11,7 +11,6 @@ namespace glm53::text {
 namespace {
 
 constexpr size_t kMaxHeldReasoning = 16384;
-constexpr int kMaxCalls = 128;
 constexpr std::string_view kSpace = " \t\n\v\f\r";
 
 void append(ReplyChannel channel, std::string_view text, std::vector<ReplyDelta>& out) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "glm53/core/shared_list.h"
-#include "text/grammar.h"
+#include "text/offered_tools.h"
 #include "text/stop_matcher.h"
 #include "text/tokenizer.h"
 #include "text/tool_call_parser.h"

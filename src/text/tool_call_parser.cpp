@@ -41,6 +41,8 @@ bool is_callable_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), readable);
 }
 
+bool is_readable_key(std::string_view name) { return !name.empty() && strip_back(strip_front(name)) == name; }
+
 ToolNames::ToolNames(const OfferedTools& tools) {
   for (const OfferedTool& tool : tools) {
     if (!is_callable_name(tool.name) || !exact_.emplace(tool.name, &tool).second) continue;

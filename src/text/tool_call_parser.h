@@ -10,27 +10,21 @@
 #include <string_view>
 #include <vector>
 
-#include "text/grammar.h"
 #include "text/json_scan.h"
+#include "text/offered_tools.h"
 #include "text/prompt_json.h"
 #include "text/tokenizer.h"
 #include "text/tool_arguments.h"
 
 namespace glm53::text {
 
-/// A function that a reply may call.
-struct OfferedTool {
-  std::string name;
-  PromptJson parameters;  ///< JSON schema of its arguments; null: none given
-  bool strict = false;
-};
-using OfferedTools = std::vector<OfferedTool>;
-
 inline constexpr size_t kMaxToolName = 256;  ///< bytes
 
 /// Whether a reply can call a function of this name: 1 to kMaxToolName bytes, none of them white space or a control
 /// character of ASCII, nor '<', with which a tag begins, and '{' not the first, with which a JSON body begins.
 bool is_callable_name(std::string_view name);
+/// Whether a reply can give an argument of this name: it is not empty and has no white space around it.
+bool is_readable_key(std::string_view name);
 
 /// Looks up the tools of a request by the names that a model writes.
 class ToolNames {

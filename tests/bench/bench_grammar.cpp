@@ -195,13 +195,10 @@ std::vector<Case> cases(const ToolTags& tags) {
        }},
   };
   const auto tools = [tags](bool content) {
-    std::vector<PromptJson> parameters;
+    OfferedTools functions;
     for (int i = 0; i < 32; ++i) {
-      parameters.push_back(PromptJson::parse(properties(3 + i % 5) + R"(,"required":["field0"]})"));
-    }
-    std::vector<ToolFunction> functions;
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      functions.push_back({"function_" + std::to_string(i), &parameters[i]});
+      functions.push_back(
+          {"function_" + std::to_string(i), PromptJson::parse(properties(3 + i % 5) + R"(,"required":["field0"]})")});
     }
     const PromptJson schema = PromptJson::parse(R"({"type":"object","properties":{"answer":{"type":"string"}}})");
     ToolGrammarOptions options;

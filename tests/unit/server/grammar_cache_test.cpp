@@ -82,6 +82,19 @@ TEST(GrammarCache, AFailureIsNotKept) {
   EXPECT_EQ(cache.size(), 1U);
 }
 
+TEST(GrammarCache, NoGrammarIsKeptToo) {
+  GrammarCache cache(trie());
+  int compiled = 0;
+  const auto none = [&]() -> std::shared_ptr<const text::Grammar> {
+    ++compiled;
+    return nullptr;
+  };
+  EXPECT_EQ(cache.get("k", none), nullptr);
+  EXPECT_EQ(cache.get("k", none), nullptr);
+  EXPECT_EQ(compiled, 1);
+  EXPECT_EQ(cache.size(), 1U);
+}
+
 TEST(GrammarCache, EqualRequestsAtOnceShareOneCompilation) {
   GrammarCache cache(trie());
   std::atomic<int> compiled{0};

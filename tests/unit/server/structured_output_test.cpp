@@ -240,6 +240,41 @@ TEST_F(StructuredOutput, AStrictFunctionHoldsCallsToItsSchema) {
   EXPECT_FALSE(admits("<tool_call>h</tool_call>"));
 }
 
+TEST_F(StructuredOutput, StrictFunctionsThatAreTooLargeAreNotHeld) {
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":
+      {"type":"object","properties":{"p":{"items":{"pattern":"^[^x]{9999}$"}}}}}}])";
+  EXPECT_EQ(chat(tools).status, 200);
+  EXPECT_EQ(generator_.last().grammar, nullptr);
+  const nlohmann::json error = chat_error(tools + R"(,"tool_choice":"required")");
+  EXPECT_EQ(error["param"], "tools");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("too large"));
+}
+
+TEST_F(StructuredOutput, FunctionsAtFaultAreNamed) {
+  const std::string odd = R"({"type":"object","properties":{"n":{"type":"integer","multipleOf":2}}})";
+  const auto function = [](const std::string& name, const std::string& rest) {
+    return R"({"type":"function","function":{"name":")" + name + "\"" + rest + "}}";
+  };
+  // Of two of one name the last counts.
+  const std::string strict = "\"tools\":[" + function("z", "") + "," + function("f", "") + "," +
+                             function("f", R"(,"strict":true,"parameters":)" + odd) + "]";
+  nlohmann::json error = chat_error(strict);
+  EXPECT_EQ(error["param"], "tools[2].function.parameters");
+  EXPECT_EQ(error["message"], "tools[2].function.parameters: schema: 'multipleOf' is not supported");
+  EXPECT_EQ(chat_error(strict + R"(,"response_format":{"type":"json_object"})")["param"],
+            "tools[2].function.parameters");
+  EXPECT_EQ(chat(strict + R"(,"tool_choice":{"type":"function","function":{"name":"z"}})").status, 200);
+  EXPECT_EQ(chat("\"tools\":[" + function("f", R"(,"parameters":)" + odd) + R"(],"tool_choice":"required")").status,
+            200);  // its type alone counts
+
+  const RawReply reply =
+      ask(post("/v1/responses", R"({"input":"hi","tools":[{"type":"web_search"},{"type":"namespace","name":"s",
+          "tools":[{"type":"function","name":"f","strict":true,"parameters":)" +
+                                    odd + "}]}]}"));
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(nlohmann::json::parse(reply.body)["error"]["param"], "tools[1].tools[0].parameters");
+}
+
 TEST_F(StructuredOutput, ReasoningBudgets) {
   chat("\"max_tokens\":5");
   EXPECT_EQ(generator_.last().reasoning_budget, -1);

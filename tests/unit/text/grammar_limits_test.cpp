@@ -45,10 +45,10 @@ TEST(GrammarLimits, LargeSchemasAreRefused) {
 }
 
 TEST(GrammarLimits, ManyLargeFunctionsAreRefused) {
-  std::vector<PromptJson> parameters;
-  for (const std::string& text : hostile_parameters()) parameters.push_back(PromptJson::parse(text));
-  std::vector<ToolFunction> functions;
-  for (size_t i = 0; i < parameters.size(); ++i) functions.push_back({"f" + std::to_string(i), &parameters[i]});
+  OfferedTools functions;
+  for (const std::string& text : hostile_parameters()) {
+    functions.push_back({"f" + std::to_string(functions.size()), PromptJson::parse(text)});
+  }
   EXPECT_THROW(compile_tool_calls(functions, grammar_vocabulary().tags), GrammarTooLarge);
   functions.resize(10);
   EXPECT_NE(compile_tool_calls(functions, grammar_vocabulary().tags), nullptr);
@@ -76,8 +76,7 @@ TEST(GrammarLimits, LargeEnumsAreFollowed) {
   for (const std::string& word : {words[7], words[29'999]}) EXPECT_TRUE(accepts(choice, word)) << word;
   EXPECT_FALSE(accepts(choice, "7918"));
 
-  const PromptJson parameters = PromptJson::parse("{\"properties\":{\"p\":{\"enum\":[" + values + "]}}}");
-  const std::vector<ToolFunction> functions = {{"f", &parameters}};
+  const OfferedTools functions = {{"f", PromptJson::parse("{\"properties\":{\"p\":{\"enum\":[" + values + "]}}}")}};
   EXPECT_NE(compile_tool_calls(functions, grammar_vocabulary().tags), nullptr);
 }
 

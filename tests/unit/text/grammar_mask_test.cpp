@@ -159,7 +159,7 @@ TEST(GrammarMask, PatternsAgreeWithFeedingEachToken) {
 TEST(GrammarMask, ToolCallsAgreeWithFeedingEachToken) {
   const PromptJson parameters = PromptJson::parse(
       R"({"properties":{"a":{"type":"string"},"b":{"enum":["ab","a b"]},"c":{"type":["integer","null"]}}})");
-  const std::vector<ToolFunction> functions = {{"ab", &parameters}, {"abz", nullptr}};
+  const OfferedTools functions = {{"ab", parameters}, {"abz", {}}};
   const PromptJson content = PromptJson::parse(R"({"type":"string","maxLength":4})");
   ToolGrammarOptions options;
   options.content = &content;

@@ -46,10 +46,8 @@ bool takes(const std::shared_ptr<GrammarTables>& tables, std::string_view text) 
 
 std::shared_ptr<GrammarTables> tables_of(const std::vector<std::pair<std::string, std::string>>& functions,
                                          ToolGrammarOptions options = {}) {
-  std::vector<PromptJson> parameters;
-  for (const auto& [name, schema] : functions) parameters.push_back(PromptJson::parse(schema));
-  std::vector<ToolFunction> list;
-  for (size_t i = 0; i < functions.size(); ++i) list.push_back({functions[i].first, &parameters[i]});
+  OfferedTools list;
+  for (const auto& [name, schema] : functions) list.push_back({name, PromptJson::parse(schema)});
   return grammar_tables(compile_tool_calls(list, grammar_vocabulary().tags, options));
 }
 
@@ -152,10 +150,70 @@ TEST(ToolGrammar, ContentOrCalls) {
   EXPECT_FALSE(takes(tables, "{\"ok\":true}<c>f</c>"));
 }
 
+/// What is wrong with a function, as "index: message".
+std::string refusal(const OfferedTools& functions) {
+  try {
+    compile_tool_calls(functions, grammar_vocabulary().tags);
+  } catch (const FunctionError& error) {
+    return std::to_string(error.function()) + ": " + error.what();
+  }
+  return "compiled";
+}
+
 TEST(ToolGrammar, Errors) {
   EXPECT_THROW(tables_of({}), Error);
-  EXPECT_THROW(tables_of({{"", "{}"}}), Error);
-  EXPECT_THROW(tables_of({{"\xFF", "{}"}}), Error);
+  for (const char* name : {"", "\xFF", "get time", " f", "f\n", "{f", "f<x>"}) {
+    EXPECT_THROW(tables_of({{"f", "{}"}, {name, "{}"}}), Error) << name;
+  }
+  for (const char* name : {"f{}", "a.b-c_d", "\xC3\xA9"}) {
+    EXPECT_EQ(refusal({{name, {}}}), "compiled") << name;
+  }
+}
+
+TEST(ToolGrammar, StrictFunctionsNameWhatIsNotSupported) {
+  const auto strict = [](const char* parameters) {
+    return refusal({{"f", {}}, {"g", PromptJson::parse(parameters), /*strict=*/true}});
+  };
+  EXPECT_EQ(strict(R"({"type":"object","properties":{"a":{"type":"integer","multipleOf":2}}})"),
+            "1: schema: 'multipleOf' is not supported");
+  EXPECT_EQ(strict(R"({"properties":{"a":{"items":{"$ref":"#/$defs/x"}}},"$defs":{"x":{"not":{}}}})"),
+            "1: schema: 'not' is not supported");
+  for (const char* key : {"anyOf", "$ref", "minProperties", "if"}) {
+    EXPECT_EQ(strict(("{\"" + std::string(key) + "\":[]}").c_str()),
+              "1: schema: '" + std::string(key) + "' is not supported at the top of a strict function's parameters");
+  }
+  EXPECT_EQ(strict(R"({"title":"x","type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"required":["a"],
+                       "additionalProperties":false,"$defs":{"x":{"type":"integer"}}})"),
+            "compiled");
+}
+
+TEST(ToolGrammar, ArgumentsOnceOrAsTheyCome) {
+  OfferedTools functions = {{"f", PromptJson::parse(R"({"properties":{"a":{"type":"null"}},"required":["a"]})")}};
+  const std::string unit = "<k>a</k><v>null</v>";
+  ToolGrammarOptions loose;
+  loose.arguments_once = false;
+  const auto tags = grammar_vocabulary().tags;
+  const auto once = grammar_tables(compile_tool_calls(functions, tags));
+  const auto any = grammar_tables(compile_tool_calls(functions, tags, loose));
+  functions[0].strict = true;
+  const auto strict = grammar_tables(compile_tool_calls(functions, tags, loose));
+  for (const auto& tables : {once, any, strict}) EXPECT_TRUE(takes(tables, "<c>f" + unit + "</c>"));
+  for (const std::string& text : {std::string("<c>f</c>"), "<c>f" + unit + unit + "</c>"}) {
+    EXPECT_FALSE(takes(once, text)) << text;
+    EXPECT_FALSE(takes(strict, text)) << text;
+    EXPECT_TRUE(takes(any, text)) << text;
+  }
+}
+
+// The parser of replies strips names and has no word for an empty one.
+TEST(ToolGrammar, PropertiesThatCannotBeReadBackAreLeftOut) {
+  const auto tables = tables_of({{"f", R"({"properties":{"":{"type":"null"}," a":{"type":"null"},"b ":{"type":"null"},
+      "c d":{"type":"null"}},"required":[""," a"]})"}});
+  EXPECT_TRUE(takes(tables, "<c>f</c>"));
+  EXPECT_TRUE(takes(tables, "<c>f<k>c d</k><v>null</v></c>"));
+  for (const char* name : {"", " a", "a", "b ", "b"}) {
+    EXPECT_FALSE(takes(tables, "<c>f<k>" + std::string(name) + "</k><v>null</v></c>")) << name;
+  }
 }
 
 }  // namespace
