@@ -106,9 +106,10 @@ struct JsonGrammarOptions {
 /// order, further keys after them; a missing additionalProperties means false beside `properties`; oneOf is read as
 /// anyOf; strings under pattern, format or enum escape only what must be; numbers have at most 19 digits before and 20
 /// after the point (exponents, of two digits, only without bounds). Not checked: that further keys differ from each
-/// other. Formats: date, time, date-time, duration, email, uri, uuid, ipv4, ipv6, hostname; others are ignored, as are
-/// title, description, default, examples, deprecated, readOnly, writeOnly, $schema, $id, $comment and x-* keywords.
-/// Only references within the document ("#", "#/...") are followed.
+/// other, which minProperties and maxProperties therefore count as they come. Formats: date, time, date-time, duration,
+/// email, uri, uuid, ipv4, ipv6, hostname; others are ignored, as are title, description, default, examples,
+/// deprecated, readOnly, writeOnly, $schema, $id, $comment and x-* keywords. Only references within the document ("#",
+/// "#/...") are followed.
 std::shared_ptr<const Grammar> compile_json_schema(const PromptJson& schema, const JsonGrammarOptions& options = {});
 /// `schema` as text; throws Error when it is not JSON.
 std::shared_ptr<const Grammar> compile_json_schema(std::string_view schema, const JsonGrammarOptions& options = {});

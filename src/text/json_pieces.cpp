@@ -148,7 +148,8 @@ int32_t JsonPieces::value() {
 }
 
 int32_t JsonPieces::object() {
-  return builder_.shared_rule("object", [this](int32_t start, int32_t end) { object_of(start, {}, value(), end); });
+  return builder_.shared_rule("object",
+                              [this](int32_t start, int32_t end) { object_of(start, {}, value(), 0, -1, end); });
 }
 
 int32_t JsonPieces::array() {
@@ -298,57 +299,63 @@ void JsonPieces::constants(int32_t from, std::span<const PromptJson* const> valu
   });
 }
 
-// Two nodes before each property: no member yet, and some member, after which comes a comma.
-void JsonPieces::object_of(int32_t from, const std::vector<Property>& properties, int32_t other, int32_t to) {
-  const int32_t open = builder_.add_node();
-  int32_t none = builder_.add_node();
-  int32_t some = builder_.add_node();
-  symbol(from, '{', open);
-  gap(open, none);
-  const auto member = [&](int32_t key, int32_t value, int32_t end) {
-    const int32_t before_value = builder_.add_node();
-    colon(key, before_value);
-    builder_.call(before_value, value, end);
+// Before each property a node for each number of members so far, as far as numbers matter: the first one, after which
+// come commas, and those up to the bounds. Without an upper bound the last node stands for all further ones.
+void JsonPieces::object_of(int32_t from, const std::vector<Property>& properties, int32_t other, int64_t low,
+                           int64_t high, int32_t to) {
+  const auto declared = static_cast<int64_t>(properties.size());
+  if (other < 0 && high >= declared) high = -1;
+  if (other < 0 && low > declared) throw Error("schema: 'minProperties' is more than properties allows");
+  const auto last = static_cast<size_t>(high >= 0 ? high : std::max(low, int64_t{1}));
+  const auto make_nodes = [&] {
+    std::vector<int32_t> nodes(last + 1);
+    for (int32_t& node : nodes) node = builder_.add_node();
+    return nodes;
   };
-  const auto key_after = [&](int32_t no_member, int32_t some_member) {
-    const int32_t key = builder_.add_node();
-    builder_.epsilon(no_member, key);
-    comma(some_member, key);
-    return key;
+  const int32_t open = builder_.add_node();
+  std::vector<int32_t> at = make_nodes();
+  symbol(from, '{', open);
+  gap(open, at[0]);
+  // A member whose key `draw_key(from, to)` draws, after which `next` counts.
+  const auto member = [&](const std::vector<int32_t>& next, int32_t value, const auto& draw_key) {
+    for (size_t members = 1; members <= last; ++members) {
+      const int32_t key = builder_.add_node();
+      const int32_t key_end = builder_.add_node();
+      const int32_t before_value = builder_.add_node();
+      members == 1 ? builder_.epsilon(at[0], key) : comma(at[members - 1], key);
+      if (members == last && high < 0) comma(at[last], key);
+      draw_key(key, key_end);
+      colon(key_end, before_value);
+      builder_.call(before_value, value, next[members]);
+    }
   };
   for (const Property& property : properties) {
-    const int32_t next_none = builder_.add_node();
-    const int32_t next_some = builder_.add_node();
-    const int32_t key_end = builder_.add_node();
-    builder_.literal(key_after(none, some), PromptJson::string(property.name).dump(), key_end);
-    member(key_end, property.value, next_some);
-    if (!property.required) {
-      builder_.epsilon(none, next_none);
-      builder_.epsilon(some, next_some);
-    }
-    none = next_none;
-    some = next_some;
+    const std::vector<int32_t> next = make_nodes();
+    const std::string name = PromptJson::string(property.name).dump();
+    member(next, property.value, [&](int32_t key, int32_t end) { builder_.literal(key, name, end); });
+    for (size_t i = 0; i <= last && !property.required; ++i) builder_.epsilon(at[i], next[i]);
+    at = next;
   }
   if (other >= 0) {
-    const int32_t key = key_after(none, some);
-    const int32_t key_end = builder_.add_node();
-    if (properties.empty()) {
-      builder_.call(key, string(), key_end);
-    } else {
-      std::vector<std::string_view> names;
-      for (const Property& property : properties) names.push_back(property.name);
-      const int32_t open_quote = builder_.add_node();
-      const int32_t close_quote = builder_.add_node();
-      symbol(key, '"', open_quote);
-      CharNfa::none_of(names, builder_.budget()).emit(builder_, open_quote, CharEncoding::kJson, close_quote);
-      symbol(close_quote, '"', key_end);
-    }
-    member(key_end, other, some);
+    const int32_t key_rule = other_key(properties);
+    member(at, other, [&](int32_t key, int32_t end) { builder_.call(key, key_rule, end); });
   }
-  symbol(none, '}', to);
   const int32_t close = builder_.add_node();
-  gap(some, close);
+  for (size_t i = static_cast<size_t>(low); i <= last; ++i) i == 0 ? symbol(at[0], '}', to) : gap(at[i], close);
   symbol(close, '}', to);
+}
+
+int32_t JsonPieces::other_key(const std::vector<Property>& properties) {
+  if (properties.empty()) return string();
+  std::vector<std::string_view> names;
+  for (const Property& property : properties) names.push_back(property.name);
+  const int32_t rule = builder_.add_rule();
+  const int32_t open = builder_.add_node();
+  const int32_t close = builder_.add_node();
+  symbol(builder_.start(rule), '"', open);
+  CharNfa::none_of(names, builder_.budget()).emit(builder_, open, CharEncoding::kJson, close);
+  symbol(close, '"', builder_.end(rule));
+  return rule;
 }
 
 void JsonPieces::array_of(int32_t from, const std::vector<int32_t>& prefix, int32_t other, int64_t low, int64_t high,

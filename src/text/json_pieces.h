@@ -59,8 +59,10 @@ class JsonPieces {
     int32_t value = 0;  ///< rule
     bool required = false;
   };
-  /// `properties` in this order, then other keys with values of rule `other`; -1: none.
-  void object_of(int32_t from, const std::vector<Property>& properties, int32_t other, int32_t to);
+  /// `properties` in this order, then other keys with values of rule `other`; -1: none. `low` to `high` members, -1: no
+  /// bound.
+  void object_of(int32_t from, const std::vector<Property>& properties, int32_t other, int64_t low, int64_t high,
+                 int32_t to);
   /// The first items of rules `prefix`, further ones of rule `other` (-1: none); `low` to `high` items, -1: no bound.
   void array_of(int32_t from, const std::vector<int32_t>& prefix, int32_t other, int64_t low, int64_t high, int32_t to);
 
@@ -75,6 +77,7 @@ class JsonPieces {
   void symbol(int32_t from, char c, int32_t to);
   /// `c` with gaps around it, or with one space after it where whitespace is fixed.
   void spaced(int32_t from, char c, int32_t to);
+  int32_t other_key(const std::vector<Property>& properties);  ///< rule: a key of another name
   void digits(int32_t from, int low, int high, int32_t to);
   void magnitude(int32_t from, const Magnitude& bounds, bool integer, int32_t to);
 

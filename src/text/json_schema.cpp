@@ -167,6 +167,9 @@ void SchemaCompiler::draw_string(int32_t from, const Flat& flat, int32_t to) {
 }
 
 void SchemaCompiler::draw_object(int32_t from, const Flat& flat, int32_t to) {
+  if (flat.max_properties >= 0 && flat.min_properties > flat.max_properties) {
+    fail("minProperties", "is greater than maxProperties");
+  }
   const std::set<std::string_view> required_names(flat.required.begin(), flat.required.end());
   std::set<std::string_view> declared;
   Rest rest = flat.additional;
@@ -193,7 +196,7 @@ void SchemaCompiler::draw_object(int32_t from, const Flat& flat, int32_t to) {
     if (flat.additional == Rest::kForbidden) fail("required", "names a property that additionalProperties forbids");
     properties.push_back({name, other >= 0 ? other : pieces_.value(), true});
   }
-  pieces_.object_of(from, properties, other, to);
+  pieces_.object_of(from, properties, other, flat.min_properties, flat.max_properties, to);
 }
 
 void SchemaCompiler::draw_array(int32_t from, const Flat& flat, int32_t to) {
@@ -254,7 +257,8 @@ bool SchemaCompiler::admits(const Flat& flat, const PromptJson& value, const Cha
       return true;
     case Kind::kObject:
       if (!has(kObject)) return false;
-      if (!flat.properties.empty() || !flat.required.empty() || flat.additional != Rest::kUnsaid) {
+      if (!flat.properties.empty() || !flat.required.empty() || flat.additional != Rest::kUnsaid ||
+          flat.min_properties > 0 || flat.max_properties >= 0) {
         fail("enum", "of objects beside keywords for objects is not supported");
       }
       return true;
@@ -327,7 +331,7 @@ SchemaCompiler::Flat SchemaCompiler::own_keywords(const PromptJson& schema) cons
   const auto hint = [&](std::initializer_list<const char*> keywords, unsigned types) {
     for (const char* keyword : keywords) hinted |= schema.find(keyword) != nullptr ? types : 0U;
   };
-  hint({"properties", "required", "additionalProperties"}, kObject);
+  hint({"properties", "required", "additionalProperties", "minProperties", "maxProperties"}, kObject);
   hint({"items", "prefixItems", "minItems", "maxItems"}, kArray);
   hint({"minLength", "maxLength", "pattern"}, kString);
   hint({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}, kInteger | kFraction);
@@ -380,6 +384,8 @@ SchemaCompiler::Flat SchemaCompiler::own_keywords(const PromptJson& schema) cons
     if (kind == Rest::kSchemas) schemas.push_back(value);
   };
   rest(schema.find("additionalProperties"), flat.additional, flat.additional_schemas);
+  flat.min_properties = count(schema, "minProperties", 0);
+  flat.max_properties = count(schema, "maxProperties", -1);
 
   const PromptJson* items = schema.find("items");
   const PromptJson* prefix = schema.find("prefixItems");
@@ -519,6 +525,8 @@ void SchemaCompiler::merge_objects(Flat& a, const Flat& b) const {
   } else {
     a.additional = std::max(a.additional, b.additional);
   }
+  a.min_properties = std::max(a.min_properties, b.min_properties);
+  a.max_properties = smaller_limit(a.max_properties, b.max_properties);
   a.additional_schemas.insert(a.additional_schemas.end(), b.additional_schemas.begin(), b.additional_schemas.end());
 }
 

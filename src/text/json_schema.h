@@ -59,6 +59,8 @@ class SchemaCompiler {
     std::vector<std::string> required;
     Rest additional = Rest::kUnsaid;
     Schemas additional_schemas;
+    int64_t min_properties = 0;
+    int64_t max_properties = -1;
     std::vector<Schemas> prefix;
     Rest items = Rest::kUnsaid;
     Schemas item_schemas;

@@ -7,15 +7,13 @@
 namespace glm53::text {
 namespace {
 
-constexpr std::array<std::string_view, 24> kUnsupported = {"multipleOf",
+constexpr std::array<std::string_view, 22> kUnsupported = {"multipleOf",
                                                            "uniqueItems",
                                                            "contains",
                                                            "minContains",
                                                            "maxContains",
                                                            "patternProperties",
                                                            "propertyNames",
-                                                           "minProperties",
-                                                           "maxProperties",
                                                            "if",
                                                            "then",
                                                            "else",
@@ -32,10 +30,12 @@ constexpr std::array<std::string_view, 24> kUnsupported = {"multipleOf",
                                                            "$recursiveRef",
                                                            "$recursiveAnchor"};
 
-constexpr std::array<std::string_view, 23> kAsserting = {"type",
+constexpr std::array<std::string_view, 25> kAsserting = {"type",
                                                          "properties",
                                                          "required",
                                                          "additionalProperties",
+                                                         "minProperties",
+                                                         "maxProperties",
                                                          "items",
                                                          "prefixItems",
                                                          "minItems",

@@ -76,6 +76,8 @@ bool valid(const Json& schema, const Json& value, const Json& document) {
     }
   }
   if (value.is_object()) {
+    if (schema.contains("minProperties") && value.size() < schema["minProperties"].get<size_t>()) return false;
+    if (schema.contains("maxProperties") && value.size() > schema["maxProperties"].get<size_t>()) return false;
     for (const Json& name : schema.value("required", Json::array())) {
       if (!value.contains(name.get<std::string>())) return false;
     }
@@ -157,7 +159,15 @@ class RandomSchema {
           object["properties"][name] = schema(depth + 1);
           if (below(2) == 0) object["required"].push_back(name);
         }
-        if (below(3) == 0) object["additionalProperties"] = below(2) == 0 ? Json(true) : schema(depth + 1);
+        if (below(3) == 0) {
+          object["additionalProperties"] = below(2) == 0 ? Json(true) : schema(depth + 1);
+        } else if (object.contains("properties")) {  // further keys may be alike, and count
+          const size_t least = below(object["properties"].size() + 1);
+          if (below(2) == 0) object["minProperties"] = least;
+          if (below(2) == 0) {
+            object["maxProperties"] = std::max(least, object.value("required", Json::array()).size()) + below(2);
+          }
+        }
         return object;
       }
       case 3:

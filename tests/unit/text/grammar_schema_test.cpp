@@ -1,4 +1,5 @@
 // Every keyword of the subset: texts that it admits and texts that it refuses.
+#include <map>
 #include <string>
 #include <vector>
 
@@ -240,6 +241,46 @@ TEST(JsonObject, AnyObjectAndNothingElse) {
     EXPECT_FALSE(accepts(tables, text)) << text;
 }
 
+TEST(Schema, NumbersOfProperties) {
+  const std::string three = R"("properties":{"a":{"type":"null"},"b":{"type":"null"},"c":{"type":"null"}})";
+  const std::map<std::string, std::pair<int, int>> counted = {
+      {R"("minProperties":1)", {1, 3}},
+      {R"("minProperties":2)", {2, 3}},
+      {R"("minProperties":3,"maxProperties":7)", {3, 3}},
+      {R"("maxProperties":1)", {0, 1}},
+      {R"("maxProperties":0)", {0, 0}},
+      {R"("minProperties":1,"maxProperties":2)", {1, 2}},
+      {R"("allOf":[{"minProperties":1},{"minProperties":2,"maxProperties":4},{"maxProperties":2}])", {2, 2}},
+  };
+  for (const auto& [keywords, bounds] : counted) {
+    const auto declared = grammar_tables(compile_json_schema("{" + three + "," + keywords + "}"));
+    for (int set = 0; set < 8; ++set) {
+      std::string text;
+      int members = 0;
+      for (int i = 0; i < 3; ++i) {
+        if ((set >> i & 1) == 0) continue;
+        text += (members++ == 0 ? "\"" : ", \"") + std::string(1, static_cast<char>('a' + i)) + "\":null";
+      }
+      const bool within = bounds.first <= members && members <= bounds.second;
+      EXPECT_EQ(accepts(declared, "{" + text + "}"), within) << keywords << " {" << text << "}";
+    }
+  }
+  const auto map = grammar_tables(
+      compile_json_schema(R"({"additionalProperties":{"type":"null"},"minProperties":2,"maxProperties":3})"));
+  const auto open = grammar_tables(compile_json_schema(
+      R"({"properties":{"a":{"type":"null"}},"additionalProperties":{"type":"null"},"minProperties":2})"));
+  const std::vector<std::string> texts = {"{}",
+                                          R"({"a":null})",
+                                          R"({"a":null,"b":null})",
+                                          R"({"b":null,"c":null})",
+                                          R"({"a":null, "b":null, "c":null})",
+                                          R"({"b":null,"c":null,"d":null,"e":null})"};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(accepts(map, texts[i]), i >= 2 && i != 5) << texts[i];
+    EXPECT_EQ(accepts(open, texts[i]), i >= 2) << texts[i];
+  }
+}
+
 std::string error_of(const std::string& schema) {
   try {
     compile_json_schema(schema);
@@ -252,7 +293,7 @@ std::string error_of(const std::string& schema) {
 TEST(SchemaErrors, UnsupportedKeywordsAreNamed) {
   for (const char* keyword :
        {"multipleOf", "uniqueItems", "contains", "patternProperties", "propertyNames", "if", "then", "else", "not",
-        "dependentRequired", "dependentSchemas", "unevaluatedProperties", "minProperties", "maxProperties"}) {
+        "dependentRequired", "dependentSchemas", "unevaluatedProperties"}) {
     const std::string name(keyword);
     EXPECT_THAT(error_of("{\"" + name + "\":1}"), testing::HasSubstr("'" + name + "' is not supported"));
     EXPECT_THAT(error_of("{\"properties\":{\"a\":{\"items\":{\"" + name + "\":1}}}}"), testing::HasSubstr(name));
@@ -286,6 +327,10 @@ TEST(SchemaErrors, WhatCannotBeIsRefused) {
       {R"({"minLength":-1})", "'minLength'"},
       {R"({"maxLength":20000})", "beyond 10000"},
       {R"({"minimum":"1"})", "'minimum'"},
+      {R"({"minProperties":2,"maxProperties":1})", "'minProperties'"},
+      {R"({"properties":{"a":{}},"minProperties":2})", "'minProperties'"},
+      {R"({"properties":{"a":{},"b":{}},"required":["a","b"],"maxProperties":1})", "no text satisfies"},
+      {R"({"enum":[{}],"minProperties":1})", "'enum'"},
   };
   for (const auto& [schema, message] : cases) EXPECT_THAT(error_of(schema), testing::HasSubstr(message)) << schema;
 }
