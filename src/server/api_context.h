@@ -13,6 +13,7 @@
 namespace glm53::server {
 
 class GrammarCache;
+class RequestCounts;
 
 /// Where requests go: the engine, or a fake in tests. Called from many threads at once.
 class Generator {
@@ -49,6 +50,7 @@ struct ApiContext {
   Generator& generator;
   const text::Tokenizer& tokenizer;
   GrammarCache& grammars;
+  const RequestCounts& requests;
   std::string version;
   int64_t started = 0;  ///< unix seconds
 };

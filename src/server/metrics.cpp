@@ -1,10 +1,18 @@
 #include "server/metrics.h"
 
 #include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <system_error>
+
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "glm53/core/limits.h"
+#include "server/request_counts.h"
 
 namespace glm53::server {
 namespace {
@@ -130,6 +138,35 @@ void write_histograms(const engine::EngineMetrics& counted, Exposition& out) {
   out.histogram("vllm:request_params_n", "Choices of a prompt.", counted.request_choices);
 }
 
+void write_requests(const ApiContext& api, Exposition& out) {
+  out.family("http_requests_total", "counter", "Answered requests; status 499: the client left before a reply began.");
+  for (const auto& [key, count] : api.requests.read()) {
+    out.sample("http_requests_total", static_cast<double>(count),
+               "handler=\"" + escaped(key.route) + "\",method=\"" + escaped(key.method) + "\",status=\"" +
+                   std::to_string(key.status) + '"');
+  }
+}
+
+/// The names of Prometheus' own client libraries.
+void write_process(const ApiContext& api, Exposition& out) {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  int64_t virtual_pages = 0, resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> virtual_pages >> resident_pages;
+  const auto page_bytes = static_cast<double>(::sysconf(_SC_PAGESIZE));
+  std::error_code unreadable;
+  const auto descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd", unreadable), {});
+  out.single("process_cpu_seconds_total", "counter", "Processor time of the process.",
+             seconds(usage.ru_utime) + seconds(usage.ru_stime));
+  out.gauge("process_resident_memory_bytes", "Resident memory.", static_cast<double>(resident_pages) * page_bytes);
+  out.gauge("process_virtual_memory_bytes", "Virtual memory.", static_cast<double>(virtual_pages) * page_bytes);
+  out.gauge("process_open_fds", "Open file descriptors.", static_cast<double>(descriptors));
+  out.gauge("process_start_time_seconds", "Start, in Unix time.", static_cast<double>(api.started));
+}
+
 }  // namespace
 
 HttpResponse metrics(const HttpRequest&, const ApiContext& api) {
@@ -138,6 +175,8 @@ HttpResponse metrics(const HttpRequest&, const ApiContext& api) {
   write_state(api.generator.status(), api, out);
   write_counts(counted, out);
   write_histograms(counted, out);
+  write_requests(api, out);
+  write_process(api, out);
   write_zeros(out);
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";

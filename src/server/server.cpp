@@ -21,6 +21,7 @@
 #include "server/metrics.h"
 #include "server/random_id.h"
 #include "server/reply_json.h"
+#include "server/request_counts.h"
 #include "server/request_fields.h"
 #include "server/request_gate.h"
 #include "server/responses.h"
@@ -253,7 +254,7 @@ HttpResponse preflight(const HttpRequest& request) {
 
 class Api final : public HttpHandler {
  public:
-  explicit Api(const ApiContext& context) : context_(context) {}
+  Api(const ApiContext& context, RequestCounts& counts) : context_(context), counts_(counts) {}
 
   std::optional<HttpResponse> check(const HttpRequest& request) override {
     std::optional<HttpResponse> reply = reply_without_body(request);
@@ -275,6 +276,8 @@ class Api final : public HttpHandler {
   }
 
   void served(const ServedRequest& request) override {
+    const Route* route = find_route(request.method == "HEAD" ? "GET" : request.method, route_path(request.path));
+    counts_.add({std::string(route == nullptr ? "none" : route->path), request.method, request.status});
     if (context_.rules.settings.server.access_log) spdlog::info("{}", access_line(request));
   }
 
@@ -313,6 +316,7 @@ class Api final : public HttpHandler {
   }
 
   const ApiContext& context_;
+  RequestCounts& counts_;
 };
 
 HttpLimits http_limits(const ServerSettings& settings) {
@@ -348,14 +352,15 @@ struct Server::Impl {
        std::string shown_version)
       : generator(settings.context),
         grammars(make_trie(tokenizer, defaults)),
-        context{{settings, std::move(defaults)}, generator,         tokenizer, grammars,
+        context{{settings, std::move(defaults)}, generator,         tokenizer, grammars, counts,
                 std::move(shown_version),        std::time(nullptr)},
-        api(context),
+        api(context, counts),
         http(http_limits(settings.server), api) {}
 
   std::unique_ptr<EngineGenerator> adapter;  ///< null where the caller brought a generator
   LateGenerator generator;
   GrammarCache grammars;
+  RequestCounts counts;
   ApiContext context;
   Api api;
   HttpServer http;  ///< last: its threads end before what they use

@@ -1,4 +1,5 @@
 // GET /metrics: the text format, and every name that dashboards look for.
+#include <ctime>
 #include <set>
 #include <sstream>
 
@@ -96,6 +97,45 @@ TEST_F(MetricsTest, ShowsWhatTheEngineCounted) {
   EXPECT_EQ(samples.at(labelled("vllm:request_prompt_tokens_bucket", "le=\"20\"")), 0);
   EXPECT_EQ(samples.at(labelled("vllm:request_prompt_tokens_bucket", "le=\"500\"")), 1);  // the last within 512
   EXPECT_FALSE(samples.contains(labelled("vllm:request_prompt_tokens_bucket", "le=\"1000\"")));
+}
+
+TEST_F(MetricsTest, AnswersAreCountedByRouteMethodAndStatus) {
+  settings_.server.max_body_mib = 1;
+  ask(get("/health"));
+  ask(get("/health/"));
+  ask("HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n");
+  ask(get("/v1/models/served"));
+  ask(get("/made/up/1"));
+  ask(get("/made/up/2"));
+  ask(post("/v1/completions", "{}"));
+  ask("POST /v1/completions HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n");
+  ask("\x16");
+  const auto count = [&](const std::string& route, const std::string& method, int status) {
+    const std::string name = labelled("http_requests_total", "handler=\"" + route + "\",method=\"" + method +
+                                                                 "\",status=\"" + std::to_string(status) + '"');
+    const auto samples = scrape();
+    return samples.contains(name) ? samples.at(name) : 0;
+  };
+  for (int i = 0; i < 1000 && count("none", "", 400) == 0; ++i) {  // counted after the reply
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_EQ(count("/health", "GET", 200), 2);
+  EXPECT_EQ(count("/health", "HEAD", 200), 1);
+  EXPECT_EQ(count("/v1/models/", "GET", 200), 1);
+  EXPECT_EQ(count("none", "GET", 404), 2);
+  EXPECT_EQ(count("/v1/completions", "POST", 400), 1);
+  EXPECT_EQ(count("/v1/completions", "POST", 413), 1);
+  EXPECT_EQ(count("none", "", 400), 1);
+}
+
+TEST_F(MetricsTest, TheProcessIsMeasured) {
+  const auto samples = scrape();
+  EXPECT_GT(samples.at(labelled("process_resident_memory_bytes")), 1e6);
+  EXPECT_GE(samples.at(labelled("process_virtual_memory_bytes")),
+            samples.at(labelled("process_resident_memory_bytes")));
+  EXPECT_GE(samples.at(labelled("process_open_fds")), 3);
+  EXPECT_GE(samples.at(labelled("process_cpu_seconds_total")), 0);
+  EXPECT_NEAR(samples.at(labelled("process_start_time_seconds")), static_cast<double>(std::time(nullptr)), 600);
 }
 
 TEST_F(MetricsTest, LabelsAreEscaped) {
