@@ -13,6 +13,8 @@ namespace glm53::config {
 
 namespace {
 
+constexpr const char* kDefaultOrigin = "default";
+
 /// Assigns one key; a refused value is reported with the place it came from.
 void assign(int index, const SettingValue& value, const std::string& origin, EffectiveSettings& settings) {
   try {
@@ -78,7 +80,7 @@ struct ShowValue {
 
 EffectiveSettings default_settings() {
   EffectiveSettings settings;
-  settings.origins.assign(setting_table().size(), "default");
+  settings.origins.assign(setting_table().size(), kDefaultOrigin);
   return settings;
 }
 
@@ -166,6 +168,16 @@ std::string value_text(const EffectiveSettings& settings, int index) {
   const SettingKey& key = setting_table()[static_cast<size_t>(index)];
   Settings copy = settings.values;
   return std::visit(ShowValue{key.secret}, key.field(copy));
+}
+
+std::string changed_values(const EffectiveSettings& settings) {
+  std::vector<std::string> changed;
+  for (size_t i = 0; i < setting_table().size(); ++i) {
+    if (settings.origins[i] == kDefaultOrigin) continue;
+    changed.push_back(fmt::format("{}: {} ({})", setting_table()[i].name(), value_text(settings, static_cast<int>(i)),
+                                  settings.origins[i]));
+  }
+  return fmt::format("{}", fmt::join(changed, ", "));
 }
 
 std::string to_yaml(const EffectiveSettings& settings) {

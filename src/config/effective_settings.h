@@ -34,6 +34,9 @@ void check_consistency(const Settings& settings);
 /// Value of a key as YAML, secrets masked. `index` of setting_table().
 std::string value_text(const EffectiveSettings& settings, int index);
 
+/// On one line, for the log: every value that is not its default, with its origin. Secrets are masked.
+std::string changed_values(const EffectiveSettings& settings);
+
 /// A configuration file with the effective values, each with its origin as a comment. Secrets are masked.
 std::string to_yaml(const EffectiveSettings& settings);
 

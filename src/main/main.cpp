@@ -79,6 +79,8 @@ int run(int argc, char** argv) {
   const ModelFiles files = open_model_files(settings);
   const Geometry& geometry = files.geometry;
   const CheckpointInventory inventory = take_inventory(settings, files);
+  spdlog::info("settings: {}", config::changed_values(effective));
+  warn_of_other_template(settings.model.path);
   spdlog::info("{}: {} layers, hidden {}, {} experts, vocabulary {}; {}", settings.model.path, geometry.layers,
                geometry.hidden, geometry.experts, geometry.vocab, weights_text(settings, files));
   if (geometry.vision && !inventory.vision_problem().empty()) {

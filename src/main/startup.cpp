@@ -7,8 +7,10 @@
 #include <map>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include "checkpoint/config_json.h"
@@ -23,6 +25,7 @@ namespace glm53 {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
+constexpr int64_t kMaxTemplateBytes = 1 << 20;
 constexpr int64_t kMaxTokenizerBytes = 256 << 20;  // the real one has 20 MB
 
 /// Added tokens that the chat format is written with (spec 40 §1.2, §2). Without one of them a prompt would be encoded
@@ -136,6 +139,20 @@ ModelFiles open_model_files(const Settings& settings) {
   std::optional<Checkpoint> checkpoint;
   if (settings.model.load_format == "checkpoint") checkpoint = Checkpoint::open(directory);
   return {std::move(geometry), std::move(tokenizer), std::move(generation), std::move(checkpoint)};
+}
+
+void warn_of_other_template(const std::string& directory) {
+  const std::filesystem::path path = std::filesystem::path(directory) / "chat_template.jinja";
+  if (!std::filesystem::exists(path)) return;
+  const std::string text = read_file(path.string(), kMaxTemplateBytes);
+  std::vector<std::string_view> missing;
+  // What no earlier template of the family has.
+  for (const std::string_view feature : {"Reasoning Effort", "clear_thinking", "tool_reference"}) {
+    if (text.find(feature) == std::string::npos) missing.push_back(feature);
+  }
+  if (missing.empty()) return;
+  spdlog::warn("{} knows nothing of {}: prompts are not rendered with it, but as GLM-5.3-Flash's template does",
+               path.string(), fmt::join(missing, ", "));
 }
 
 CheckpointInventory take_inventory(const Settings& settings, const ModelFiles& files) {

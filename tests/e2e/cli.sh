@@ -69,7 +69,16 @@ refused "a checkpoint that is not there" "$scratch/nowhere" --config $config --s
 
 run --config $config --check --set defaults.reasoning_budget=100
 equal "a reasoning budget is served" "$code" 0
+mkdir "$scratch/model"
+ln -s "$PWD/$tiny"/* "$scratch/model/"
+echo "{{ 'Reasoning Effort' }} clear_thinking" >"$scratch/model/chat_template.jinja"
+run --config $config --set "model.path=$scratch/model" --check
+contains "another chat template is warned of" "$output" \
+  "chat_template.jinja knows nothing of tool_reference: prompts are not rendered with it"
+equal "and served all the same" "$code" 0
+contains "the log begins with the settings that are set" "$output" "model.path: \"$scratch/model\" (--set)"
 run --config $config --check
+equal "no template, no warning" "$(grep -c chat_template <<<"$output")" 0
 equal "--check of the tiny checkpoint ends with code 0" "$code" 0
 contains "--check prints a memory plan" "$(tr '[:upper:]' '[:lower:]' <<<"$output")" weights
 finish

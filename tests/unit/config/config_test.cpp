@@ -362,6 +362,15 @@ TEST(PrintConfig, ReadsBackToTheSameValuesAndNamesOrigins) {
   EXPECT_EQ(again.values.model.path, "a \"b\" \\ # ü: x");
 }
 
+TEST(PrintConfig, ChangedValuesAreOneLine) {
+  EXPECT_EQ(changed_values(default_settings()), "");
+  EffectiveSettings s = from_yaml("server: {api_key: [hunter2], port: 8888}\n");
+  apply_command_line({{"--set", "dense.groups.mlp", "q4"}}, s);
+  EXPECT_EQ(changed_values(s),
+            "server.port: 8888 (test.yaml:1), server.api_key: [\"<redacted>\"] (test.yaml:1), "
+            "dense.groups.mlp: \"q4\" (--set)");
+}
+
 TEST(PrintConfig, SecretsNeverShow) {
   EffectiveSettings s = from_yaml("server: {api_key: [hunter2]}");
   EXPECT_THAT(to_yaml(s), Not(HasSubstr("hunter2")));
