@@ -5,6 +5,7 @@
 #include <string>
 
 #include "glm53/core/limits.h"
+#include "glm53/core/token_mask.h"
 
 namespace glm53 {
 namespace {
@@ -85,7 +86,7 @@ void check_sample_rows(std::span<const SampleRow> rows, std::span<const SampledT
   if (rows.size() > out.size() || static_cast<int>(rows.size()) > plan.max_logit_rows) {
     throw sample_misuse("more rows to sample than results or CachePlan::max_logit_rows");
   }
-  const size_t words = (static_cast<size_t>(vocab) + 31) / 32;
+  const size_t words = mask_words(vocab);
   for (const SampleRow& row : rows) {
     if (row.params == nullptr) throw sample_misuse("a row to sample has no params");
     if (row.logits_row < 0 || row.logits_row >= plan.max_logit_rows)

@@ -11,6 +11,7 @@
 #include "engine/token_rules.h"
 #include "glm53/core/contains.h"
 #include "glm53/core/error.h"
+#include "glm53/core/token_mask.h"
 
 namespace glm53::engine {
 namespace {
@@ -32,11 +33,11 @@ const char* word(FinishReason reason) {
 /// Padding rows of the head lie below the vocabulary's end and have no token. Masked, not banned: raw logprobs are
 /// those of real tokens (spec 40 §10.4).
 std::vector<uint32_t> mask_of_tokens(const text::Tokenizer& tokenizer, int vocab) {
-  std::vector<uint32_t> mask((static_cast<std::size_t>(vocab) + 31) / 32);
+  std::vector<uint32_t> mask(mask_words(vocab));
   bool all = true;
   for (int32_t id = 0; id < vocab; ++id) {
     if (tokenizer.has_token(id)) {
-      mask[static_cast<std::size_t>(id) / 32] |= uint32_t{1} << (id % 32);
+      allow_id(mask, id);
     } else {
       all = false;
     }
@@ -415,7 +416,8 @@ void Engine::forward(Stream& stream, std::span<const int32_t> tokens, SegmentKin
 void Engine::draw(Stream& stream, int logits_row) {
   SampleRow row;
   try {
-    row = stream.rules.next_row(stream.position, stream.guide.next_mask(!stream.rules.ban(markers_.think_close)));
+    const bool may_close = !stream.rules.is_banned(markers_.think_close);
+    row = stream.rules.next_row(stream.position, stream.guide.next_mask(may_close));
   } catch (const Error& error) {
     return fail(stream, error.what(), /*no_token=*/true);
   }

@@ -7,9 +7,7 @@ namespace {
 
 void clear(std::span<uint32_t> mask, std::span<const int32_t> ids) {
   for (const int32_t id : ids) {
-    if (id >= 0 && static_cast<std::size_t>(id) / 32 < mask.size()) {
-      mask[static_cast<std::size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
-    }
+    if (id >= 0 && static_cast<std::size_t>(id) / 32 < mask.size()) forbid_id(mask, id);
   }
 }
 
@@ -30,10 +28,10 @@ ReplyGuide::ReplyGuide(const GenerationRequest& request, const text::ReplyMarker
   }
 }
 
-std::span<const uint32_t> ReplyGuide::next_mask(bool may_force) {
-  if (in_reasoning_ && reasoning_spent_ && may_force) {
-    made_.assign((static_cast<std::size_t>(vocab_) + 31) / 32, 0);
-    made_[static_cast<std::size_t>(markers_.think_close) / 32] |= uint32_t{1} << (markers_.think_close % 32);
+std::span<const uint32_t> ReplyGuide::next_mask(bool may_close) {
+  if (in_reasoning_ && reasoning_spent_ && may_close) {
+    made_.assign(mask_words(vocab_), 0);
+    allow_id(made_, markers_.think_close);
     return made_;
   }
   if (request_.grammar != nullptr) return grammar_mask();
@@ -84,8 +82,8 @@ void ReplyGuide::count_reasoning(int32_t id) {
 std::vector<uint32_t> ReplyGuide::without(std::span<const int32_t> ids) const {
   std::vector<uint32_t> mask(tokens_mask_.begin(), tokens_mask_.end());
   if (mask.empty()) {
-    mask.assign((static_cast<std::size_t>(vocab_) + 31) / 32, ~uint32_t{0});
-    if (vocab_ % 32 != 0) mask.back() = (uint32_t{1} << (vocab_ % 32)) - 1;
+    mask.resize(mask_words(vocab_));
+    for (int32_t id = 0; id < vocab_; ++id) allow_id(mask, id);
   }
   clear(mask, ids);
   return mask;

@@ -27,9 +27,9 @@ class ReplyGuide {
              int vocab);
 
   /// SampleRow::mask of the next token; valid until the next call of a member, and of any reply with the same grammar.
-  /// `may_force`: </think> alone is allowed once reasoning is spent; not for a request whose own rules ban it. Throws
+  /// Reasoning that is spent leaves </think> alone, unless the request's own rules ban it now: not `may_close`. Throws
   /// Error when the grammar is too ambiguous to follow.
-  std::span<const uint32_t> next_mask(bool may_force = true);
+  std::span<const uint32_t> next_mask(bool may_close = true);
 
   /// `id` became part of the output. `in_reasoning`: where the ReplyParser, which was fed it, then stands; it alone
   /// knows a <think> that is part of a call. False: the grammar does not allow `id`, and the reply cannot go on. Throws

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "glm53/core/token_mask.h"
+
 namespace glm53::engine {
 
 TokenRules::TokenRules(const GenerationRequest& request, std::span<const uint32_t> tokens_mask, int vocab)
@@ -54,9 +56,7 @@ const std::vector<int32_t>& TokenRules::list() const {
 }
 
 bool TokenRules::leave_a_token() const {
-  const auto masked = [this](int32_t id) {
-    return !mask_.empty() && (mask_[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1) == 0;
-  };
+  const auto masked = [this](int32_t id) { return !mask_.empty() && !allows_id(mask_, id); };
   auto banned = list().begin();
   for (int32_t id = 0; id < vocab_; ++id) {
     if (banned != list().end() && *banned == id) {
@@ -68,7 +68,7 @@ bool TokenRules::leave_a_token() const {
   return false;
 }
 
-bool TokenRules::ban(int32_t id) const {
+bool TokenRules::is_banned(int32_t id) const {
   const std::vector<int32_t>& list = this->list();
   return std::binary_search(list.begin(), list.end(), id);
 }

@@ -20,8 +20,8 @@ class TokenRules {
   bool leave_a_token() const;
   /// `id` became part of the output.
   void take(int32_t id);
-  /// `id` is banned at this length, whatever the output is.
-  bool ban(int32_t id) const;
+  /// At this length, whatever the output is.
+  bool is_banned(int32_t id) const;
   /// The row that draws the next token; its lists stay valid until the next call of a member. `mask`: of a reply whose
   /// next token is restricted further than by `tokens_mask`.
   SampleRow next_row(int64_t position) { return next_row(position, mask_); }

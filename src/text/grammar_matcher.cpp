@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "glm53/core/error.h"
+#include "glm53/core/token_mask.h"
 
 namespace glm53::text {
 namespace {
@@ -14,10 +15,6 @@ constexpr size_t kKeptMasks = 1024;    // 19 KB each for 154,880 ids
 constexpr size_t kKeptParts = 1024;    // likewise
 constexpr int32_t kLargeSubtree = 64;  // nodes; smaller ones are read sooner than told from their characters
 constexpr size_t kHistory = 2 * (static_cast<size_t>(GrammarMatcher::kMaxRollback) + 1);
-
-void allow(std::vector<uint32_t>& mask, int32_t id) {
-  mask[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<uint32_t>(id) % 32);
-}
 
 /// Allows the tokens that `run` tells to be allowed. Written so that compilers make vector code of the inner loop, for
 /// 0.03 ms in place of 0.15: this is most of what a mask at a new place costs.
@@ -84,7 +81,7 @@ void GrammarTables::walk(int32_t state, int32_t top, Mask& mask, std::vector<int
   int32_t stretch = 0;
   int32_t stretch_end = 0;
   const auto set_stretch = [&] {
-    for (int32_t t = stretch; t < stretch_end; ++t) allow(mask, tokens[static_cast<size_t>(t)]);
+    for (int32_t t = stretch; t < stretch_end; ++t) allow_id(mask, tokens[static_cast<size_t>(t)]);
   };
   path_[nodes[static_cast<size_t>(top)].depth] = state;
   const int32_t end = nodes[static_cast<size_t>(top)].skip;
@@ -156,11 +153,11 @@ const GrammarTables::Mask& GrammarTables::mask(int32_t state) {
   }
   for (size_t i = 0; i < grammar_->token_ids().size(); ++i) {
     if (automaton_->next(state, 256 + static_cast<int>(i)) != GrammarAutomaton::kDead) {
-      allow(mask, grammar_->token_ids()[i]);
+      allow_id(mask, grammar_->token_ids()[i]);
     }
   }
   if (automaton_->accepts(state)) {
-    for (const int32_t id : trie_->end_ids()) allow(mask, id);
+    for (const int32_t id : trie_->end_ids()) allow_id(mask, id);
   }
   if (masks_.size() >= kKeptMasks) {
     mask_index_.erase(masks_.back().state);

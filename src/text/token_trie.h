@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "glm53/core/token_mask.h"
 #include "text/char_kinds.h"
 #include "text/tokenizer.h"
 
@@ -25,7 +26,7 @@ class TokenTrie {
   TokenTrie(std::span<const std::string_view> bytes, int32_t vocab, std::span<const int32_t> end_ids);
 
   int32_t vocab() const { return vocab_; }
-  size_t mask_words() const { return (static_cast<size_t>(vocab_) + 31) / 32; }
+  size_t mask_words() const { return glm53::mask_words(vocab_); }
   /// Ids that end a reply; allowed exactly where the grammar may end.
   const std::vector<int32_t>& end_ids() const { return end_ids_; }
   /// Empty for ids that may not stand inside a grammar.
