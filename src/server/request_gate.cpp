@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "glm53/core/ascii.h"
+
 namespace glm53::server {
 namespace {
 
@@ -18,8 +20,6 @@ bool is_token_char(char c) {
 }
 
 bool is_token(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), is_token_char); }
-
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -147,7 +147,7 @@ std::optional<GateRefusal> read_meaning(RequestHead& head, uint64_t body_limit) 
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
-  const char l = lower(c);
+  const char l = ascii_lower(c);
   return l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
 }
 
@@ -155,7 +155,7 @@ int hex_digit(char c) {
 
 bool same_text(std::string_view a, std::string_view b) {
   return a.size() == b.size() &&
-         std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
+         std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return ascii_lower(x) == ascii_lower(y); });
 }
 
 std::string_view HttpRequest::header(std::string_view name) const {
