@@ -1,8 +1,8 @@
 // What the CUDA backend's kernels are not made for is refused at start, by the name of the key in config.json.
+#include <functional>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <functional>
 
 #include "glm53/core/error.h"
 #include "model/backends_under_test.h"
