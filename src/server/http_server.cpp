@@ -216,8 +216,9 @@ class Connection final : private httplib::Server {
   }
 
  private:
-  /// What the library reads and writes. It is given the request line only: headers have been read by the gate, and the
-  /// library would act on some of them (Range, Accept-Encoding: SSE would be compressed) and decode %XX in all.
+  /// What the library reads and writes. It is given the request line only, without its query: headers have been read by
+  /// the gate, and the library would act on some of them (Range, Accept-Encoding: SSE would be compressed) and decode
+  /// %XX in all; a query is not used here, and the library refuses some that are well-formed.
   class Exchange final : public httplib::Stream {
    public:
     Exchange(Socket& socket, std::string request, std::chrono::milliseconds write_timeout)
@@ -311,9 +312,15 @@ class Connection final : private httplib::Server {
     keep_open_ = head_.keep_alive;
     body_unread_ = head_.framing != BodyFraming::kNone;
     abandoned_ = false;
-    Exchange exchange(socket_, head_.method + ' ' + head_.target + " HTTP/1.1\r\n\r\n", limits_.write_timeout);
+    Exchange exchange(socket_, head_.method + ' ' + path_of(head_.target) + " HTTP/1.1\r\n\r\n", limits_.write_timeout);
     bool closed = false;
     const bool sent = process_request(exchange, !keep_open_, closed, nullptr) && !exchange.failed() && !abandoned_;
+    if (record_.status == 0) {  // refused by the library, which has not asked for the body either
+      HttpResponse refusal;
+      refusal.status = 400;
+      record_ = record_of(socket_, head_, refusal);
+      keep_open_ = false;
+    }
     report(exchange.sent(), sent);
     if (!sent) {
       keep_open_ = false;

@@ -169,6 +169,7 @@ TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
 TEST_F(HttpServerTest, DecodesPathsAndLeavesHeadersAlone) {
   serve();
   EXPECT_EQ(ask(get("/a%20b?x=1")).body, "GET /a b ");
+  EXPECT_EQ(ask(get("/a?b?c=%zz&d#e?f")).body, "GET /a ");
   EXPECT_EQ(ask(get("/header", "X-Test: 100%25\r\n")).body, "100%25");
   EXPECT_EQ(ask(get("/a", "Range: bytes=0-1\r\n")).status, 200);
   EXPECT_EQ(ask(get("/a", "Accept-Encoding: gzip, br\r\n")).header("content-encoding"), "");
