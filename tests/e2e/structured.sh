@@ -96,6 +96,19 @@ refused "json_schema without one" '"response_format":{"type":"json_schema"}' \
 refused "two constraints" '"structured_outputs":{"regex":"a","choice":["b"]}' \
   "structured_outputs.choice You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
 
+refused "an unsupported keyword of a strict function" \
+  '"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g","strict":true,"parameters":{"properties":{"n":{"multipleOf":2}}}}}]' \
+  "tools[1].function.parameters tools[1].function.parameters: schema: 'multipleOf' is not supported"
+refused "patterns without end" "\"guided_json\":$(jq -nc '{anyOf: [range(15000) | {const: "b", pattern: "(a{9999}){19}"}]}')" \
+  "guided_json grammar: too large (more work than a compilation may cost)"
+
+# ---- large lists
+items=$(jq -nc '[range(30000) | "item \(. * 7919)"]')
+equal "one of 30,000 choices" \
+  "$(chat "\"guided_choice\":$items,$off" | jq -r '.choices[0].message.content | test("^item [0-9]+$")')" true
+equal "one of an enum of 30,000" \
+  "$(chat "$(schema "{\"enum\":$items}"),$off" | jq -r '.choices[0].message.content | fromjson | test("^item [0-9]+$")')" true
+
 # ---- reasoning budget
 equal "a budget of 0 reasons not at all" \
   "$(chat '"temperature":0,"thinking_token_budget":0,"max_tokens":20' | jq -c '[.usage.completion_tokens_details.reasoning_tokens, (.choices[0].message.content | length > 0)]')" '[0,true]'
