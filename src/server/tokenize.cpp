@@ -13,6 +13,9 @@ namespace {
 using nlohmann::ordered_json;
 using text::PromptJson;
 
+/// What a reply may list: its JSON takes some hundred bytes of memory an id.
+constexpr size_t kMaxListed = PromptJson::kMaxValues;
+
 void require_tokenizer(const ApiContext& api, const char* field) {
   if (!api.tokenizer.has_vocabulary()) throw bad_field(field, "the model has no tokenizer");
 }
@@ -36,6 +39,11 @@ HttpResponse tokenize(const HttpRequest& http, const ApiContext& api) {
   const PromptJson body = parse_body(http.body);
   const bool strings = opt_bool(body, "return_token_strs").value_or(false);
   const std::vector<int32_t> ids = prompt_of(body, http, api);
+  if (ids.size() > kMaxListed) {
+    throw bad_field(
+        body.find("messages") != nullptr ? "messages" : "prompt",
+        std::to_string(ids.size()) + " tokens are too many to list; the most are " + std::to_string(kMaxListed));
+  }
   ordered_json reply = {{"count", ids.size()}, {"max_model_len", api.generator.context()}, {"tokens", ids}};
   reply["token_strs"] = nullptr;
   if (strings) {

@@ -852,6 +852,17 @@ TEST_F(ServerTest, TokenizeGivesTheIdsOfAPrompt) {
   EXPECT_EQ(generator_.count(), 0U);
 }
 
+TEST_F(ServerTest, TokenizeListsAtMostSoManyIds) {
+  const std::string word = " a";
+  ASSERT_EQ(tokenizer().encode(word + word).size(), 2U);
+  std::string text;
+  for (size_t i = 0; i <= text::PromptJson::kMaxValues; ++i) text += word;
+  const RawReply reply = ask(post("/tokenize", R"({"prompt":")" + text + "\"}"));
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(error_of(reply)["param"], "prompt");
+  EXPECT_EQ(error_of(reply)["message"], "4194305 tokens are too many to list; the most are 4194304");
+}
+
 TEST_F(ServerTest, TokenizeRendersMessagesAsAChatDoes) {
   for (const char* fields : {"", R"("reasoning_effort":"high")", R"("chat_template_kwargs":{"enable_thinking":false})",
                              R"("add_generation_prompt":false)", R"("tools":[{"name":"f","parameters":{}}])"}) {
