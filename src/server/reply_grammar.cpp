@@ -73,7 +73,7 @@ std::shared_ptr<text::GrammarTables> call_grammar(const ChatRequest& request, co
     add_text(key, tool.name);
     add_text(key, tool.parameters.dump());
   }
-  const auto compile = [&] {
+  const auto compile = [&]() -> std::shared_ptr<const text::Grammar> {
     text::ToolGrammarOptions options;
     options.parallel = parallel;
     options.arguments_once = !free_text;
@@ -86,21 +86,21 @@ std::shared_ptr<text::GrammarTables> call_grammar(const ChatRequest& request, co
       if (content->kind == Kind::kRegex) options.content_regex = content->pattern;
       if (content->kind == Kind::kChoice) options.content_choices = content->choices;
     }
-    return text::compile_tool_calls(tools, text::ReplyMarkers::from(api.tokenizer).tags, options);
+    try {
+      return text::compile_tool_calls(tools, text::ReplyMarkers::from(api.tokenizer).tags, options);
+    } catch (const text::GrammarTooLarge& error) {
+      // The model was free to call nothing at all, and it is shown the schemas in any case.
+      if (!free_text) throw;
+      spdlog::warn("tools: calls are not held to the schemas of their functions: {}", error.what());
+      return nullptr;
+    }
   };
+  const auto parameters_of = [&](size_t tool) { return request.parameters_fields.at(tools[tool].name); };
+  const std::string whole = content != nullptr ? content->field : tools.size() == 1 ? parameters_of(0) : "tools";
   try {
-    return compiled(key, content != nullptr ? content->field : "tools", api, [&] {
-      try {
-        return compile();
-      } catch (const text::GrammarTooLarge& error) {
-        // The model was free to call nothing at all, and it is shown the schemas in any case.
-        if (!free_text) throw;
-        spdlog::warn("tools: calls are not held to the schemas of their functions: {}", error.what());
-        return std::shared_ptr<const text::Grammar>();
-      }
-    });
+    return compiled(key, whole, api, compile);
   } catch (const text::FunctionError& error) {
-    const std::string& field = request.parameters_fields.at(tools[error.function()].name);
+    const std::string field = parameters_of(error.function());
     throw bad_field(field, field + ": " + error.what());
   }
 }

@@ -7,7 +7,7 @@ void CompileBudget::look() {
   if (late || left_ < 0) {
     left_ = -1;
     next_look_ = 0;
-    throw GrammarTooLarge(late ? "grammar: too large (not compiled within 10 seconds)"
+    throw GrammarTooLarge(late ? "grammar: too large (not compiled in time)"
                                : "grammar: too large (more work than a compilation may cost)");
   }
   next_look_ = left_ > kLook ? left_ - kLook : 0;

@@ -246,7 +246,7 @@ TEST_F(StructuredOutput, StrictFunctionsThatAreTooLargeAreNotHeld) {
   EXPECT_EQ(chat(tools).status, 200);
   EXPECT_EQ(generator_.last().grammar, nullptr);
   const nlohmann::json error = chat_error(tools + R"(,"tool_choice":"required")");
-  EXPECT_EQ(error["param"], "tools");
+  EXPECT_EQ(error["param"], "tools[0].function.parameters");
   EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("too large"));
 }
 
