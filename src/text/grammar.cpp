@@ -1,5 +1,6 @@
 #include "text/grammar.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "text/char_nfa.h"
 #include "text/grammar_builder.h"
 #include "text/json_pieces.h"
+#include "text/json_pointer.h"
 #include "text/json_schema.h"
 #include "text/json_schema_keywords.h"
 #include "text/tool_call_parser.h"
@@ -115,22 +117,14 @@ class ToolCalls {
   }
 
   void draw_arguments(int32_t from, const OfferedTool& function, int32_t to) {
-    const PromptJson& parameters = function.parameters;
-    if (function.strict) check_top(parameters);
-    const PromptJson* properties = parameters.find("properties");
-    if (properties == nullptr || !properties->is_object()) return builder_.epsilon(from, to);
-    std::set<std::string_view> required;
-    if (const PromptJson* names = parameters.find("required"); names != nullptr && names->is_array()) {
-      for (const PromptJson& name : names->items()) {
-        if (name.is_string()) required.insert(name.as_string());
-      }
-    }
+    Arguments arguments;
+    find_arguments(function.parameters, function, /*always=*/true, 0, arguments);
     std::vector<int32_t> units;
     std::vector<bool> optional;
-    for (const auto& [name, schema] : properties->members()) {
+    for (const auto& [name, schemas] : arguments.declared) {
       if (!is_readable_key(name)) continue;
-      units.push_back(unit(name, schema, function));
-      optional.push_back(!required.contains(name));
+      units.push_back(unit(name, schemas, function));
+      optional.push_back(!arguments.required.contains(name));
     }
     if (!function.strict && !arguments_once_) {
       const int32_t any = builder_.add_node();
@@ -163,11 +157,54 @@ class ToolCalls {
     }
   }
 
+  struct Arguments {
+    std::vector<std::pair<std::string_view, std::vector<const PromptJson*>>>
+        declared;                               ///< in order; one of the schemas
+    std::map<std::string_view, size_t> places;  ///< in `declared`
+    std::set<std::string_view> required;
+    std::set<std::pair<const PromptJson*, bool>> seen;  ///< schemas, and whether they always hold
+  };
+
+  /// Adds what `schema` declares, and what the schemas do that it refers to or combines; of those that may not hold,
+  /// not `always`, nothing is required.
+  void find_arguments(const PromptJson& schema, const OfferedTool& function, bool always, int depth, Arguments& out) {
+    if (!schema.is_object() || depth > GrammarLimits::kSchemaDepth || !out.seen.insert({&schema, always}).second)
+      return;
+    builder_.budget().spend(100 + 20 * schema.members().size());
+    if (function.strict) check_top(schema);
+    if (const PromptJson* properties = schema.find("properties"); properties != nullptr && properties->is_object()) {
+      for (const auto& [name, property] : properties->members()) {
+        const auto [place, added] = out.places.emplace(name, out.declared.size());
+        if (added) out.declared.push_back({name, {}});
+        std::vector<const PromptJson*>& schemas = out.declared[place->second].second;
+        builder_.budget().spend(20 + schemas.size());
+        if (std::ranges::find(schemas, &property) == schemas.end()) schemas.push_back(&property);
+      }
+    }
+    if (const PromptJson* names = schema.find("required"); always && names != nullptr && names->is_array()) {
+      for (const PromptJson& name : names->items()) {
+        if (name.is_string()) out.required.insert(name.as_string());
+      }
+    }
+    if (const PromptJson* reference = schema.find("$ref"); reference != nullptr && reference->is_string()) {
+      size_t compared = 0;
+      const PromptJson* target = find_reference(function.parameters, reference->as_string(), &compared);
+      builder_.budget().spend(compared + 2 * reference->as_string().size());
+      if (target != nullptr) find_arguments(*target, function, always, depth + 1, out);
+    }
+    for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
+      const PromptJson* list = schema.find(keyword);
+      if (list == nullptr || !list->is_array()) continue;
+      const bool all = std::string_view(keyword) == "allOf" || list->items().size() == 1;
+      for (const PromptJson& part : list->items()) find_arguments(part, function, always && all, depth + 1, out);
+    }
+  }
+
   /// What is said at the top beside the properties would go unheeded.
-  static void check_top(const PromptJson& parameters) {
-    if (!parameters.is_object()) return;
-    for (const auto& [key, value] : parameters.members()) {
-      const bool heeded = key == "type" || key == "properties" || key == "required" || key == "additionalProperties";
+  static void check_top(const PromptJson& schema) {
+    for (const auto& [key, value] : schema.members()) {
+      const bool heeded = key == "type" || key == "properties" || key == "required" || key == "additionalProperties" ||
+                          (key == "$ref" && schema.find("properties") == nullptr);
       if (!heeded && !value.is_null() && is_assertion(key)) {
         throw Error("schema: '" + key + "' is not supported at the top of a strict function's parameters");
       }
@@ -175,7 +212,7 @@ class ToolCalls {
   }
 
   /// "<arg_key>" name "</arg_key>" "<arg_value>" value "</arg_value>".
-  int32_t unit(const std::string& name, const PromptJson& schema, const OfferedTool& function) {
+  int32_t unit(std::string_view name, const std::vector<const PromptJson*>& schemas, const OfferedTool& function) {
     const int32_t rule = builder_.add_rule();
     const int32_t key = builder_.add_node();
     const int32_t key_end = builder_.add_node();
@@ -189,7 +226,7 @@ class ToolCalls {
     builder_.token(key_end, tags_.key_close, between);
     newline(between, before_value);
     builder_.token(before_value, tags_.value_open, value);
-    draw_value(value, schema, function, value_end);
+    for (const PromptJson* schema : schemas) draw_value(value, *schema, function, value_end);
     builder_.token(value_end, tags_.value_close, after);
     newline(after, builder_.end(rule));
     return rule;

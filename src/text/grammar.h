@@ -148,14 +148,15 @@ class FunctionError : public Error {
   size_t function_;
 };
 
-/// One call or more, of the functions offered (spec 40 §4.5). Each required argument once, no argument twice. Arguments
-/// come in any order for functions of at most 8 properties, in declared order beyond. An argument whose schema admits a
-/// string is free text, or its enum's or const's texts, without quotes; others are JSON of the schema. Where a schema
-/// is not supported, its types alone count, but for a function that says that it is strict. Properties that the reply's
-/// parser could not tell (is_readable_key) are left out.
+/// One call or more, of the functions offered (spec 40 §4.5). Their arguments are the properties at the top of their
+/// parameters, and of what is referred to or combined there, as far as a reply's parser can read them
+/// (is_readable_key). Each required argument once, no argument twice; in any order for functions of at most 8
+/// properties, in declared order beyond. An argument whose schema admits a string is free text, or its enum's or
+/// const's texts, without quotes; others are JSON of the schema. Where a schema is not supported, its types alone
+/// count, but for a function that says that it is strict.
 ///
 /// Throws FunctionError for what a strict function's parameters ask that is not supported: a keyword anywhere, and
-/// keywords that combine schemas at the top.
+/// keywords that combine schemas at the top, but for a reference.
 std::shared_ptr<const Grammar> compile_tool_calls(std::span<const OfferedTool> functions, const ToolTags& tags,
                                                   const ToolGrammarOptions& options = {});
 

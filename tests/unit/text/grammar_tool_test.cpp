@@ -178,10 +178,13 @@ TEST(ToolGrammar, StrictFunctionsNameWhatIsNotSupported) {
             "1: schema: 'multipleOf' is not supported");
   EXPECT_EQ(strict(R"({"properties":{"a":{"items":{"$ref":"#/$defs/x"}}},"$defs":{"x":{"not":{}}}})"),
             "1: schema: 'not' is not supported");
-  for (const char* key : {"anyOf", "$ref", "minProperties", "if"}) {
+  for (const char* key : {"anyOf", "allOf", "minProperties", "if"}) {
     EXPECT_EQ(strict(("{\"" + std::string(key) + "\":[]}").c_str()),
               "1: schema: '" + std::string(key) + "' is not supported at the top of a strict function's parameters");
   }
+  EXPECT_EQ(strict(R"({"$ref":"#/$defs/x","$defs":{"x":{"properties":{"a":{"not":{}}}}}})"),
+            "1: schema: 'not' is not supported");
+  EXPECT_EQ(strict(R"({"$ref":"#/$defs/x","$defs":{"x":{"properties":{"a":{"type":"null"}}}}})"), "compiled");
   EXPECT_EQ(strict(R"({"title":"x","type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"required":["a"],
                        "additionalProperties":false,"$defs":{"x":{"type":"integer"}}})"),
             "compiled");
@@ -202,6 +205,28 @@ TEST(ToolGrammar, ArgumentsOnceOrAsTheyCome) {
     EXPECT_FALSE(takes(once, text)) << text;
     EXPECT_FALSE(takes(strict, text)) << text;
     EXPECT_TRUE(takes(any, text)) << text;
+  }
+}
+
+// As schema generators write them: all of a schema below a reference, and unions of objects.
+TEST(ToolGrammar, PropertiesBelowTheTop) {
+  const auto referred = tables_of({{"f", R"({"$ref":"#/definitions/x","definitions":{"x":{"type":"object",
+      "properties":{"a":{"type":"integer"}},"required":["a"]}}})"}});
+  EXPECT_TRUE(takes(referred, "<c>f<k>a</k><v>1</v></c>"));
+  EXPECT_FALSE(takes(referred, "<c>f</c>"));
+  const auto merged = tables_of({{"f", R"({"allOf":[{"properties":{"a":{"type":"null"}},"required":["a"]},
+      {"properties":{"b":{"type":"null"}}},{"$ref":"#"}]})"}});
+  EXPECT_TRUE(takes(merged, "<c>f<k>a</k><v>null</v></c>"));
+  EXPECT_TRUE(takes(merged, "<c>f<k>b</k><v>null</v><k>a</k><v>null</v></c>"));
+  EXPECT_FALSE(takes(merged, "<c>f<k>b</k><v>null</v></c>"));
+  const auto either = tables_of({{"f", R"({"oneOf":[{"properties":{"kind":{"const":"x"},"n":{"type":"integer"}},
+      "required":["kind","n"]},{"properties":{"kind":{"const":"y"}}}]})"}});
+  for (const char* text : {"<c>f</c>", "<c>f<k>kind</k><v>x</v><k>n</k><v>1</v></c>", "<c>f<k>kind</k><v>y</v></c>"}) {
+    EXPECT_TRUE(takes(either, text)) << text;
+  }
+  EXPECT_FALSE(takes(either, "<c>f<k>kind</k><v>z</v></c>"));
+  for (const char* nothing : {R"({"$ref":"#/nowhere"})", R"({"$ref":"#"})"}) {
+    EXPECT_TRUE(takes(tables_of({{"f", nothing}}), "<c>f</c>")) << nothing;
   }
 }
 
