@@ -18,7 +18,7 @@ HttpResponse chat_completions(const HttpRequest& http, const ApiContext& api) {
               choices);
   choices.front().prompt_logprobs = request.common.prompt_logprobs;
   check_prompt_logprobs(choices.front().prompt.size(), 1, request.common.prompt_logprobs);
-  return answer(std::move(choices), api, request.common.stream, shapes);
+  return answer(std::move(choices), http, api, request.common.stream, shapes);
 }
 
 }  // namespace glm53::server

@@ -70,8 +70,9 @@ std::vector<int32_t> UnsentIds::take(const RunningReply& reply) {
   return {all.begin() + first, all.end()};
 }
 
-HttpResponse answer(std::vector<engine::GenerationRequest> choices, const ApiContext& api, bool stream,
-                    const ReplyShapes& shapes) {
+HttpResponse answer(std::vector<engine::GenerationRequest> choices, const HttpRequest& http, const ApiContext& api,
+                    bool stream, const ReplyShapes& shapes) {
+  http.body_done();
   const std::string id = choices.front().id;
   auto replies = std::make_shared<RunningReplies>(std::move(choices), api);
   HttpResponse response;

@@ -53,8 +53,9 @@ struct ReplyShapes {
   std::function<void(RunningReplies&, SseWriter&)> stream;  ///< runs after the route's handler has returned
 };
 
-/// Submits the choices and answers in one shape; X-Request-Id is the first one's id. Throws ApiError, ClientGone.
-HttpResponse answer(std::vector<engine::GenerationRequest> choices, const ApiContext& api, bool stream,
-                    const ReplyShapes& shapes);
+/// Lets go of the request's body, submits the choices and answers in one shape; X-Request-Id is the first one's id.
+/// Throws ApiError, ClientGone.
+HttpResponse answer(std::vector<engine::GenerationRequest> choices, const HttpRequest& http, const ApiContext& api,
+                    bool stream, const ReplyShapes& shapes);
 
 }  // namespace glm53::server

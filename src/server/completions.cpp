@@ -266,7 +266,7 @@ HttpResponse completions(const HttpRequest& http, const ApiContext& api) {
   const ReplyShapes shapes{
       [&](RunningReplies& replies) { return whole_reply(replies, completion, http); },
       [completion](RunningReplies& replies, SseWriter& out) { stream_reply(replies, completion, out); }};
-  return answer(std::move(choices), api, request.common.stream, shapes);
+  return answer(std::move(choices), http, api, request.common.stream, shapes);
 }
 
 }  // namespace glm53::server

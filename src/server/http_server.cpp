@@ -25,6 +25,7 @@
 #include "glm53/core/error.h"
 #include "glm53/core/printable.h"
 #include "server/api_error.h"
+#include "server/body_memory.h"
 #include "server/request_gate.h"
 #include "server/socket.h"
 
@@ -132,41 +133,6 @@ class RunningRequests {
   std::mutex mutex_;
   std::condition_variable changed_;
   int count_ = 0;
-};
-
-/// Bytes of the request bodies that are held now.
-class BodyMemory {
- public:
-  explicit BodyMemory(uint64_t limit) : limit_(limit) {}
-
-  /// One body's part; given back at the end of its request.
-  class Part {
-   public:
-    explicit Part(BodyMemory& all) : all_(all) {}
-    ~Part() { all_.used_ -= counted_; }
-    Part(const Part&) = delete;
-    Part& operator=(const Part&) = delete;
-
-    /// False, and nothing is taken, where all bodies together would exceed the limit.
-    bool grow_to(uint64_t body) {
-      const uint64_t counted = body - std::min(body, kUncountedBodyBytes);
-      const uint64_t more = counted - counted_;
-      if (all_.used_.fetch_add(more) + more > all_.limit_) {
-        all_.used_ -= more;
-        return false;
-      }
-      counted_ = counted;
-      return true;
-    }
-
-   private:
-    BodyMemory& all_;
-    uint64_t counted_ = 0;
-  };
-
- private:
-  const uint64_t limit_;
-  std::atomic<uint64_t> used_{0};
 };
 
 /// One connection. It is its own httplib::Server, so that the callbacks of the library belong to this connection; the
@@ -345,8 +311,12 @@ class Connection final : private httplib::Server {
     request.path = parsed.path;
     request.headers = head_.headers;
     request.client_gone = [this] { return socket_.peer_gone(); };
-    HttpResponse response;
     BodyMemory::Part memory(shared_.bodies);
+    request.body_done = [&request, &memory] {
+      std::string().swap(request.body);
+      memory.release();
+    };
+    HttpResponse response;
     try {
       if (auto refusal = shared_.handler.check(request)) {
         response = std::move(*refusal);
@@ -354,6 +324,7 @@ class Connection final : private httplib::Server {
       } else if (const BodyResult result = read_body(&request.body, &memory); result != BodyResult::kRead) {
         response = shared_.handler.refuse(request, body_error(result));
       } else {
+        memory.begin_work(request.body.size(), request.client_gone);
         response = shared_.handler.handle(request);
       }
     } catch (const ClientGone&) {

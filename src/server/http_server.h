@@ -2,9 +2,9 @@
 //
 // What this adapter does itself: listening (no SO_REUSEPORT; accept errors never end the server), one thread a
 // connection up to a limit and 503 beyond it, reading and checking the header block under one deadline, reading bodies
-// (length or chunked) under limits, of each and of all together, 100-continue, hang-up detection, write time-outs,
-// keep-alive, lingering close, drain. What the library does: request targets, routing hook, reply heads, chunked
-// output.
+// (length or chunked) under limits, of each and of all together, letting few large ones be worked on at a time,
+// 100-continue, hang-up detection, write time-outs, keep-alive, lingering close, drain. What the library does: request
+// targets, routing hook, reply heads, chunked output.
 #pragma once
 
 #include <chrono>
@@ -20,17 +20,13 @@ namespace glm53::server {
 struct HttpLimits {
   size_t header_bytes = 16 * 1024;
   uint64_t body_bytes = uint64_t{96} << 20;
-  uint64_t all_bodies_bytes = uint64_t{256} << 20;  ///< held by all connections together; see kUncountedBodyBytes
+  uint64_t all_bodies_bytes = uint64_t{256} << 20;  ///< held by all connections together (BodyMemory)
   int max_connections = 512;
   std::chrono::milliseconds header_timeout{10'000};  ///< whole header block, from its first byte
   std::chrono::milliseconds body_timeout{60'000};    ///< silence while a body arrives
   std::chrono::milliseconds write_timeout{120'000};  ///< silence while the client takes bytes
   std::chrono::milliseconds idle_timeout{75'000};    ///< connection without a request
 };
-
-/// The beginning of every body, outside all_bodies_bytes: requests of ordinary size are served however much memory the
-/// large ones hold.
-inline constexpr uint64_t kUncountedBodyBytes = 256 * 1024;
 
 class HttpServer {
  public:

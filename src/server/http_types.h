@@ -29,6 +29,8 @@ struct HttpRequest {
   std::string body;  ///< complete and decoded; empty in HttpHandler::check
   /// True once the client has closed its side. Cheap; meant to be polled while a reply is computed.
   std::function<bool()> client_gone;
+  /// To be called by a handler that goes on without `body`: empties it and lets those of others be worked on.
+  std::function<void()> body_done = [] {};
 
   /// Value of the first header of that name (any case); empty when absent.
   std::string_view header(std::string_view name) const;

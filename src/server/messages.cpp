@@ -212,7 +212,8 @@ HttpResponse messages(const HttpRequest& http, const ApiContext& api) {
   }
   const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, message, http); },
                            [message](RunningReplies& replies, SseWriter& out) { stream_reply(replies, message, out); }};
-  return answer({chat_generation(request, std::move(prompt), message.id, api)}, api, request.common.stream, shapes);
+  return answer({chat_generation(request, std::move(prompt), message.id, api)}, http, api, request.common.stream,
+                shapes);
 }
 
 HttpResponse count_message_tokens(const HttpRequest& http, const ApiContext& api) {

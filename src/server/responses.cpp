@@ -298,7 +298,7 @@ HttpResponse responses(const HttpRequest& http, const ApiContext& api) {
                           request.tools,         api.rules.settings.api};
   const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, head, http); },
                            [head](RunningReplies& replies, SseWriter& out) { stream_reply(replies, head, out); }};
-  return answer({prepare(request.chat, head.id, api)}, api, request.chat.common.stream, shapes);
+  return answer({prepare(request.chat, head.id, api)}, http, api, request.chat.common.stream, shapes);
 }
 
 }  // namespace glm53::server

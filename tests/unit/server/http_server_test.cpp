@@ -14,6 +14,7 @@
 #include "glm53/core/error.h"
 #include "raw_client.h"
 #include "server/api_error.h"
+#include "server/body_memory.h"
 
 namespace glm53::server {
 namespace {
@@ -76,6 +77,12 @@ class TestHandler final : public HttpHandler {
       entered.open();
       release.wait();
       return text(200, "released");
+    }
+    if (request.path == "/done") {
+      request.body_done();
+      entered.open();
+      release.wait();
+      return text(200, std::to_string(request.body.size()));
     }
     if (request.path == "/poll") {
       entered.open();
@@ -618,11 +625,43 @@ TEST_F(HttpServerTest, TheBodiesOfAllConnectionsShareOneLimit) {
                 .status,
             503);
   // What is not large is served all the same, and a body that is not kept does not count.
-  EXPECT_EQ(ask(post("/length", large.substr(0, kUncountedBodyBytes))).status, 200);
+  EXPECT_EQ(ask(post("/length", large.substr(0, BodyMemory::kUncounted))).status, 200);
   EXPECT_EQ(ask(post("/missing", large)).status, 404);
   handler_.release.open();
   EXPECT_EQ(holding.reply().status, 200);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(post("/length", large)).body, "1000000");
+}
+
+TEST_F(HttpServerTest, OneLargeBodyIsWorkedOnAtATime) {
+  serve();
+  const std::string large(BodyMemory::kLarge + 1, 'x');
+  RawClient working(port());
+  working.send(post("/wait", large));
+  handler_.entered.wait();
+  RawClient next(port());
+  next.send(post("/length", large));
+  RawClient leaving(port());
+  leaving.send(post("/length", large));
+  EXPECT_EQ(ask(post("/length", large.substr(1))).status, 200);
+  leaving.close();
+  EXPECT_EQ(handler_.served_request(1).status, kClientClosedRequest);
+  EXPECT_EQ(handler_.handled, 2);
+  handler_.release.open();
+  EXPECT_EQ(working.reply().status, 200);
+  EXPECT_EQ(next.reply().status, 200);
+}
+
+TEST_F(HttpServerTest, ABodyThatIsDoneHoldsNobodyUp) {
+  HttpLimits limits;
+  limits.all_bodies_bytes = BodyMemory::kLarge + 1;
+  serve(limits);
+  const std::string large(BodyMemory::kLarge + 1, 'x');
+  RawClient going_on(port());
+  going_on.send(post("/done", large));
+  handler_.entered.wait();
+  EXPECT_EQ(ask(post("/length", large)).status, 200);
+  handler_.release.open();
+  EXPECT_EQ(going_on.reply().body, "0");
 }
 
 TEST_F(HttpServerTest, ManyConnectionsAtOnce) {
