@@ -181,8 +181,10 @@ void disconnects() {
   }
   const RawReply next = ask(post(kCompletions, kShort));
   check("14.9 the next request is served", next.status == 200 && next.complete, shown(next));
-  // A reply that was computed to its end would have counted as "length".
-  check("14.9 all six ended as aborted", aborted() == before + 6, std::to_string(aborted() - before));
+  // A reply that was computed to its end would have counted as "length". The half-closed one may have begun after the
+  // look at what runs.
+  check("14.9 all six ended as aborted", until([&] { return aborted() == before + 6; }),
+        std::to_string(aborted() - before));
 }
 
 void body_limits() {
