@@ -15,17 +15,23 @@ namespace glm53::config {
 
 namespace {
 
-/// An option that is short for --set KEY=VALUE.
+/// An option that is short for --set KEY=VALUE; most have the name that launch scripts for vLLM use.
 struct Shortcut {
   const char* option;
   const char* key;
   const char* value;
 };
 constexpr Shortcut kShortcuts[] = {
+    {"--host", "server.host", "ADDRESS"},
     {"--port", "server.port", "N"},
+    {"--api-key", "server.api_key", "KEY,KEY"},
     {"--rank", "cluster.rank", "N"},
     {"--load-format", "model.load_format", "FORMAT"},
     {"--served-model-name", "model.served_name", "NAME,NAME"},
+    {"--max-model-len", "context", "N"},
+    {"--max-num-seqs", "scheduler.max_streams", "N"},
+    {"--max-num-batched-tokens", "scheduler.prefill_rows", "N"},
+    {"--kv-cache-dtype", "kv.dtype", "bf16|fp8"},
     {"--generation-config", "defaults.generation_config", "auto|vllm"},
     {"--override-generation-config", "defaults.override_generation_config", "JSON"},
 };
@@ -50,7 +56,10 @@ void describe_options(CLI::App& app, RawOptions& raw) {
       ->allow_extra_args(false);
   for (size_t i = 0; i < std::size(kShortcuts); ++i) {
     const auto& [option, key, value] = kShortcuts[i];
-    app.add_option(option, raw.shortcuts[i], fmt::format("short for --set {}={}", key, value))->type_name(value);
+    // One that is repeated makes a list, as --api-key may be.
+    app.add_option(option, raw.shortcuts[i], fmt::format("short for --set {}={}", key, value))
+        ->type_name(value)
+        ->join(',');
   }
   CLI::Option* check =
       app.add_flag("--check", raw.check,

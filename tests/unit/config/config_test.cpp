@@ -222,6 +222,21 @@ TEST(Precedence, ShortcutsWinOverSet) {
                                       {})
                             .values;
   EXPECT_THAT(more.model.served_name, testing::ElementsAre("a", "org/b"));
+  const Settings scripts =
+      load_settings(parse({"--api-key", "one", "--api-key=two,three", "--host", "::1", "--max-model-len", "4096",
+                           "--max-num-seqs", "2", "--max-num-batched-tokens", "512", "--kv-cache-dtype", "bf16"}),
+                    {})
+          .values;
+  EXPECT_THAT(scripts.server.api_key, testing::ElementsAre("one", "two", "three"));
+  EXPECT_EQ(scripts.server.host, "::1");
+  EXPECT_EQ(scripts.context, 4096);
+  EXPECT_EQ(scripts.scheduler.max_streams, 2);
+  EXPECT_EQ(scripts.scheduler.prefill_rows, 512);
+  EXPECT_EQ(scripts.kv.dtype, "bf16");
+  EXPECT_EQ(error_of([] {
+              load_settings(parse({"--port", "1", "--port", "2"}), {});
+            }),
+            "--port: server.port: expected an integer from 0 to 65535, found \"1,2\"");
   EXPECT_EQ(more.defaults.generation_config, "vllm");
   EXPECT_EQ(more.defaults.override_generation_config, R"({"top_p": 0.5, "top_k": 3})");
 }
