@@ -42,20 +42,19 @@ size_t CharRuns::bytes() const {
 }
 
 const CharRuns::Steps& CharRuns::steps(GrammarAutomaton& automaton, int32_t state) {
-  const auto [found, fresh] = steps_.try_emplace(state);
-  if (!fresh) return found->second;
+  if (const auto found = steps_.find(state); found != steps_.end()) return found->second;
   Steps steps;
   steps.fill(kNothing);
   for (const CharBytes& chars : char_bytes()) {
     int32_t& all = steps[static_cast<size_t>(chars.kind)];
     if (all != kMixed) merge(all, after(automaton, state, chars, 0));
   }
-  return found->second = steps;
+  return steps_.emplace(state, steps).first->second;  // complete: an Error above leaves nothing behind
 }
 
 CharRuns::Run CharRuns::of(GrammarAutomaton& automaton, int32_t state, int longest) {
   if (const auto found = runs_.find(state); found != runs_.end()) return found->second;
-  return runs_[state] = find(automaton, state, longest);
+  return runs_.emplace(state, find(automaton, state, longest)).first->second;
 }
 
 CharRuns::Run CharRuns::find(GrammarAutomaton& automaton, int32_t state, int longest) {

@@ -201,9 +201,12 @@ int32_t GrammarAutomaton::intern_state() {
   }
   if (bytes() > kHardBytes) throw Error("grammar: too large to follow");
   const auto id = static_cast<int32_t>(states_.size());
-  states_.push_back({static_cast<int32_t>(configs_.size()), static_cast<int32_t>(made_.size()), accepts_, ends_part_});
+  // The state itself last, so that none is without its row when memory runs out.
+  table_.resize(row(id));
+  table_.resize(row(id + 1), made_.empty() ? kDead : -1);
+  const auto first = static_cast<int32_t>(configs_.size());
   configs_.insert(configs_.end(), made_.begin(), made_.end());
-  table_.resize(table_.size() + static_cast<size_t>(grammar_->class_count()), made_.empty() ? kDead : -1);
+  states_.push_back({first, static_cast<int32_t>(made_.size()), accepts_, ends_part_});
   state_index_.emplace(hash, id);
   return id;
 }
@@ -223,9 +226,9 @@ int32_t GrammarAutomaton::intern_stack(std::span<const Return> returns, int dept
   const auto id = static_cast<int32_t>(stacks_.size());
   const int32_t below = base(returns[0].stack);
   const bool one = std::ranges::all_of(returns, [&](const Return& r) { return base(r.stack) == below; });
-  stacks_.push_back({static_cast<int32_t>(returns_.size()), static_cast<int32_t>(returns.size()), depth, -1,
-                     inner && one ? below : id, inner});
+  const auto first = static_cast<int32_t>(returns_.size());
   returns_.insert(returns_.end(), returns.begin(), returns.end());
+  stacks_.push_back({first, static_cast<int32_t>(returns.size()), depth, -1, inner && one ? below : id, inner});
   stack_index_.emplace(hash, id);
   return id;
 }

@@ -69,7 +69,7 @@ class GrammarAutomaton {
   /// What the members may cost until the next call, in (node, stack) pairs read: about a second. Beyond it, as where a
   /// state or memory grows too large, they throw Error; the object stays usable.
   static constexpr int64_t kWork = 20'000'000;
-  void begin_work() { work_end_ = work_ + kWork; }
+  void begin_work(int64_t work = kWork) { work_end_ = work_ + work; }
 
   /// Where an unknown stack is taken to be, for the limit on depth: as deep as the texts may get for whose parts
   /// results are shared.

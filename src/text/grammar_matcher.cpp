@@ -41,8 +41,12 @@ void allow_run(const TokenTrie& trie, const CharRuns::Run& run, std::vector<uint
 
 }  // namespace
 
-GrammarTables::GrammarTables(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie)
-    : grammar_(std::move(grammar)), trie_(std::move(trie)), path_(static_cast<size_t>(trie_->max_depth()) + 1) {}
+GrammarTables::GrammarTables(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie,
+                             int64_t work)
+    : grammar_(std::move(grammar)),
+      trie_(std::move(trie)),
+      work_(work),
+      path_(static_cast<size_t>(trie_->max_depth()) + 1) {}
 
 const std::shared_ptr<GrammarAutomaton>& GrammarTables::automaton() {
   if (automaton_ == nullptr || automaton_->bytes() > GrammarAutomaton::kSoftBytes) {
@@ -53,7 +57,7 @@ const std::shared_ptr<GrammarAutomaton>& GrammarTables::automaton() {
     automaton_ = std::make_shared<GrammarAutomaton>(grammar_);
     held_bytes_.store(bytes(), std::memory_order_relaxed);
   }
-  automaton_->begin_work();
+  automaton_->begin_work(work_);
   return automaton_;
 }
 

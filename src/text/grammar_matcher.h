@@ -32,7 +32,9 @@ namespace glm53::text {
 /// Replacing a full automaton takes some ms, once in tens of thousands of steps.
 class GrammarTables {
  public:
-  GrammarTables(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie);
+  /// `work`: what one step of a reply may cost (GrammarAutomaton::kWork).
+  GrammarTables(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie,
+                int64_t work = GrammarAutomaton::kWork);
 
   const TokenTrie& trie() const { return *trie_; }
   /// Memory held at present, the grammar's own left out.
@@ -62,6 +64,7 @@ class GrammarTables {
 
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<const TokenTrie> trie_;
+  const int64_t work_;
   std::shared_ptr<GrammarAutomaton> automaton_;
   CharRuns runs_;                                ///< of automaton_
   std::unordered_map<int32_t, PartMask> parts_;  ///< by state of nodes above an unknown stack

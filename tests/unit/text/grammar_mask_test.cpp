@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "glm53/core/error.h"
 #include "grammar_test_util.h"
 
 namespace glm53::test {
@@ -173,6 +174,47 @@ TEST(GrammarMask, ChoicesAgreeWithFeedingEachToken) {
     for (const char* b : {"", "ab", "bab", " zz", "\xF0\x9F\x98\x80"}) choices.push_back(std::string(a) + b);
   }
   expect_exact_masks(compile_choice(choices), "choices");
+}
+
+// Tables are shared by requests: what one of them could not finish must not be taken for finished by the next.
+TEST(GrammarMask, MasksAfterAnErrorAreThoseOfFreshTables) {
+  const LargeVocabulary& v = large_vocabulary();
+  const OfferedTools functions = {{"ab", PromptJson::parse(R"({"properties":{"a":{"type":"string"},
+      "c":{"type":"array","items":{"type":"string","maxLength":9}}}})")}};
+  for (const auto& [name, grammar] : std::vector<std::pair<std::string, std::shared_ptr<const Grammar>>>{
+           {"counted", compile_json_schema(R"({"type":"string","maxLength":20})")},
+           {"least", compile_regex(".{2,9}b")},
+           {"words", compile_regex("([a-z]{1,3} ){2,4}")},
+           {"object", compile_json_schema(R"({"additionalProperties":{"type":"string","minLength":2}})")},
+           {"tools", compile_tool_calls(functions, v.tags)},
+       }) {
+    int errors = 0;
+    for (int work = 20; work < 100; work += 3) {
+      const auto interrupted = std::make_shared<GrammarTables>(grammar, v.trie, work);
+      const auto fresh = std::make_shared<GrammarTables>(grammar, v.trie);
+      const auto sooner_or_later = [&](const auto& step) {
+        for (int attempt = 0; attempt < 10'000; ++attempt) {
+          try {
+            return step();
+          } catch (const Error&) {
+            ++errors;
+          }
+        }
+        throw std::runtime_error("no end");
+      };
+      std::mt19937 rng(static_cast<unsigned>(work));
+      GrammarMatcher matcher(interrupted);
+      GrammarMatcher other(fresh);
+      for (int step = 0; step < 12 && !matcher.ended(); ++step) {
+        const std::vector<int32_t> allowed = sooner_or_later([&] { return allowed_ids(matcher); });
+        ASSERT_EQ(allowed, allowed_ids(other)) << name << ", work " << work << ", step " << step;
+        const int32_t id = allowed[rng() % allowed.size()];
+        ASSERT_TRUE(sooner_or_later([&] { return matcher.accept(id); }));
+        ASSERT_TRUE(other.accept(id));
+      }
+    }
+    EXPECT_GT(errors, 20) << name;
+  }
 }
 
 TEST(CharKinds, FirstCharacter) {
