@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "ceilings.h"
+#include "graph_time.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/mma.h"
 #include "kernels/indexer/index_score.h"
@@ -20,6 +22,8 @@
 
 namespace glm53::kernels {
 namespace {
+
+using bench::graph_microseconds;
 
 constexpr int kLatent = 512;
 constexpr int kQueryLora = 1536;
@@ -60,35 +64,6 @@ __global__ void fill_fp8(uint8_t* out, int64_t records, int codes, int scales, i
     }
   }
 }
-/// Plain 16-byte copies: the memory ceiling of this card.
-__global__ void copy_rate(const uint4* in, uint4* out, int64_t count) {
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += 4 * stride) {
-    uint4 values[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (i + j * stride < count) values[j] = in[i + j * stride];
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (i + j * stride < count) out[i + j * stride] = values[j];
-    }
-  }
-}
-/// mma.sync from registers only: the tensor-core ceiling of this card.
-__global__ void mma_rate(float* out, int steps) {
-  float d[8][4] = {};
-  const uint32_t a[4] = {0x3F803F80U + threadIdx.x, 0x3F803F80U, 0x3F803F81U, 0x3F803F82U};
-  for (int i = 0; i < steps; ++i) {
-    const uint32_t b[2] = {0x3F803F80U + i, 0x3F813F80U};
-#pragma unroll
-    for (auto& x : d) mma_m16n8k16_bf16(x, a, b);
-  }
-  float sum = 0.0F;
-  for (auto& x : d) sum += x[0] + x[1] + x[2] + x[3];
-  out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
-}
-
 struct Free {
   void operator()(void* memory) const { cudaFree(memory); }
 };
@@ -103,67 +78,6 @@ std::unique_ptr<T, Free> upload(const std::vector<T>& values) {
   auto memory = device<T>(static_cast<int64_t>(values.size()));
   check_cuda(cudaMemcpy(memory.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
   return memory;
-}
-
-/// Median time of one call in µs; call(i, stream) runs the operation on copy i.
-double time_calls(int copies, const std::function<void(int, cudaStream_t)>& call, int repeats = 21) {
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
-  for (int i = 0; i < copies; ++i) call(i, stream);
-  check_cuda(cudaStreamSynchronize(stream), "warm-up");
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin capture");
-  for (int i = 0; i < copies; ++i) call(i, stream);
-  check_cuda(cudaStreamEndCapture(stream, &graph), "end capture");
-  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check_cuda(cudaEventCreate(&begin), "event");
-  check_cuda(cudaEventCreate(&end), "event");
-  std::vector<double> times;
-  for (int i = 0; i < repeats + 2; ++i) {
-    check_cuda(cudaEventRecord(begin, stream), "record");
-    check_cuda(cudaGraphLaunch(exec, stream), "replay");
-    check_cuda(cudaEventRecord(end, stream), "record");
-    check_cuda(cudaEventSynchronize(end), "synchronize");
-    float ms = 0.0F;
-    check_cuda(cudaEventElapsedTime(&ms, begin, end), "elapsed");
-    if (i >= 2) times.push_back(1e3 * ms / copies);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
-struct Ceilings {
-  double copy;   // bytes a µs, read + written
-  double flops;  // a µs
-};
-
-Ceilings measure_ceilings() {
-  const int64_t bytes = int64_t{1} << 30;
-  const auto a = device<uint8_t>(2 * bytes);
-  check_cuda(cudaMemset(a.get(), 0x5A, 2 * bytes), "cudaMemset");
-  const double copy_us = time_calls(1, [&](int, cudaStream_t stream) {
-    copy_rate<<<4096, 512, 0, stream>>>(reinterpret_cast<const uint4*>(a.get()),
-                                        reinterpret_cast<uint4*>(a.get() + bytes), bytes / 16);
-  });
-  cudaDeviceProp properties{};
-  check_cuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  const int blocks = 4 * properties.multiProcessorCount;
-  const int steps = 4096;
-  const auto out = device<float>(blocks * 256);
-  const double mma_us =
-      time_calls(1, [&](int, cudaStream_t stream) { mma_rate<<<blocks, 256, 0, stream>>>(out.get(), steps); });
-  const Ceilings ceilings{2.0 * bytes / copy_us, 4096.0 * 8 * steps * 8 * blocks / mma_us};
-  std::printf("%s: copy %.2f TB/s, mma.sync bf16 %.0f TFLOP/s\n", properties.name, ceilings.copy / 1e6,
-              ceilings.flops / 1e6);
-  return ceilings;
 }
 
 /// One layer's caches, several copies; every sequence has its own pages.
@@ -343,15 +257,15 @@ class Bench {
   std::unique_ptr<uint8_t, Free> select_workspace_, attention_workspace_;
 };
 
-void bench_window(const Ceilings& ceilings, bool fp8, int heads, int sequences, int rows_each, int64_t context) {
+void bench_window(const bench::Ceilings& ceilings, bool fp8, int heads, int sequences, int rows_each, int64_t context) {
   Bench bench(fp8, heads, sequences, rows_each, context, false);
   const int copies = bench.copies();
   const int rows = sequences * rows_each;
-  const double write = time_calls(copies, [&](int i, cudaStream_t s) { bench.write(i, s); });
-  const double prepare = time_calls(copies, [&](int, cudaStream_t s) { bench.prepare(s); });
-  const double score = time_calls(copies, [&](int i, cudaStream_t s) { bench.score(i, 0, s); });
-  const double select = time_calls(copies, [&](int, cudaStream_t s) { bench.select(0, s); });
-  const double attend = time_calls(copies, [&](int i, cudaStream_t s) { bench.attend(i, s); });
+  const double write = graph_microseconds(copies, [&](int i, cudaStream_t s) { bench.write(i, s); });
+  const double prepare = graph_microseconds(copies, [&](int, cudaStream_t s) { bench.prepare(s); });
+  const double score = graph_microseconds(copies, [&](int i, cudaStream_t s) { bench.score(i, 0, s); });
+  const double select = graph_microseconds(copies, [&](int, cudaStream_t s) { bench.select(0, s); });
+  const double attend = graph_microseconds(copies, [&](int i, cudaStream_t s) { bench.attend(i, s); });
   const bool sparse = context / kKpool > kPoolsPerQuery;
   const double pool_bytes = sparse ? static_cast<double>(pool_key_bytes(fp8 ? IndexFormat::kFp8 : IndexFormat::kBf16)) *
                                          static_cast<double>(context / kKpool) * sequences
@@ -364,17 +278,17 @@ void bench_window(const Ceilings& ceilings, bool fp8, int heads, int sequences, 
       "%-4s %2d heads %dx%-2d rows %8lld ctx | write %6.1f  query %5.1f  score %7.1f (%4.0f%%)  select %6.1f  attend "
       "%7.1f us (keys %4.0f GB/s a row sum, %4.1f TFLOP/s)\n",
       fp8 ? "fp8" : "bf16", heads, sequences, rows_each, static_cast<long long>(context), write, prepare, score,
-      100.0 * pool_bytes / score / ceilings.copy, select, attend, key_bytes * rows / attend / 1e3,
+      1e8 * pool_bytes / score / ceilings.copy_bytes, select, attend, key_bytes * rows / attend / 1e3,
       flops / attend / 1e6);
 }
 
-void bench_prompt(const Ceilings& ceilings, bool fp8, int heads, int rows, int64_t context) {
+void bench_prompt(const bench::Ceilings& ceilings, bool fp8, int heads, int rows, int64_t context) {
   Bench bench(fp8, heads, 1, rows, context, true);
-  const double write = time_calls(1, [&](int i, cudaStream_t s) { bench.write(i, s); });
+  const double write = graph_microseconds(1, [&](int i, cudaStream_t s) { bench.write(i, s); });
   bench.prepare(nullptr);
-  const double score = time_calls(
+  const double score = graph_microseconds(
       1, [&](int i, cudaStream_t s) { bench.for_blocks([&](int first) { bench.score(i, first, s); }); }, 7);
-  const double both = time_calls(
+  const double both = graph_microseconds(
       1,
       [&](int i, cudaStream_t s) {
         bench.for_blocks([&](int first) {
@@ -383,7 +297,7 @@ void bench_prompt(const Ceilings& ceilings, bool fp8, int heads, int rows, int64
         });
       },
       7);
-  const double attend = time_calls(
+  const double attend = graph_microseconds(
       1, [&](int i, cudaStream_t s) { bench.attend(i, s); }, 7);
   double pools = 0.0;
   double keys = 0.0;
@@ -398,7 +312,7 @@ void bench_prompt(const Ceilings& ceilings, bool fp8, int heads, int rows, int64
       "%-4s %2d heads prompt %d rows to %8lld | write %6.0f  score %8.0f (%3.0f TFLOP/s, %2.0f%%)  +select %8.0f  "
       "attend %7.0f us (%3.0f TFLOP/s, %2.0f%%)\n",
       fp8 ? "fp8" : "bf16", heads, rows, static_cast<long long>(context), write, score, score_rate / 1e6,
-      100.0 * score_rate / ceilings.flops, both, attend, attend_rate / 1e6, 100.0 * attend_rate / ceilings.flops);
+      1e8 * score_rate / ceilings.mma_flops, both, attend, attend_rate / 1e6, 1e8 * attend_rate / ceilings.mma_flops);
 }
 
 }  // namespace
@@ -411,7 +325,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   const int heads = argc > 1 ? std::atoi(argv[1]) : 64;
-  const Ceilings ceilings = measure_ceilings();
+  const glm53::bench::Ceilings ceilings = glm53::bench::print_ceilings();
   for (const bool fp8 : {true, false}) {
     for (const int64_t context : {2048, 8192, 131072, 1048576}) {
       bench_window(ceilings, fp8, heads, 1, 1, context);

@@ -16,6 +16,8 @@
 #include <set>
 #include <vector>
 
+#include "ceilings.h"
+#include "graph_time.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/mma.h"
 #include "kernels/experts/exl3_run.h"
@@ -23,6 +25,7 @@
 #include "kernels/router/router.h"
 
 using namespace glm53::kernels;  // NOLINT: a program of one file
+using glm53::bench::graph_microseconds;
 
 namespace {
 
@@ -87,46 +90,13 @@ __global__ __launch_bounds__(256, 3) void decode_only(int steps, float* sink) {
   if (sum[0] == 12345.0F) sink[threadIdx.x] = sum[1] + sum[2] + sum[3];
 }
 
-struct Timer {
-  Timer() {
-    check_cuda(cudaStreamCreate(&stream), "stream");
-    check_cuda(cudaEventCreate(&start), "event");
-    check_cuda(cudaEventCreate(&stop), "event");
-  }
-  /// Median µs of one graph replay holding what `work` launches.
-  template <typename Work>
-  double graph_us(Work work, int repeats = 25) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    work(stream);
-    check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
-    check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-    std::vector<double> times;
-    for (int i = 0; i < repeats + 3; ++i) {
-      check_cuda(cudaEventRecord(start, stream), "record");
-      check_cuda(cudaGraphLaunch(exec, stream), "graph");
-      check_cuda(cudaEventRecord(stop, stream), "record");
-      check_cuda(cudaEventSynchronize(stop), "sync");
-      float ms = 0.0F;
-      check_cuda(cudaEventElapsedTime(&ms, start, stop), "elapsed");
-      if (i >= 3) times.push_back(1e3 * ms);
-    }
-    check_cuda(cudaGraphExecDestroy(exec), "destroy");
-    check_cuda(cudaGraphDestroy(graph), "destroy");
-    std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-    return times[repeats / 2];
-  }
-  cudaStream_t stream = nullptr;
-  cudaEvent_t start = nullptr, stop = nullptr;
-};
-
 template <int K>
-double decode_rate(Timer& timer, float* sink) {
+double decode_rate(float* sink) {
   constexpr int kSteps = 4000;
   int sms = 0;
   check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), "attribute");
-  const double us = timer.graph_us([&](cudaStream_t s) { decode_only<K><<<3 * sms, 256, 0, s>>>(kSteps, sink); });
+  const double us =
+      graph_microseconds(1, [&](int, cudaStream_t s) { decode_only<K><<<3 * sms, 256, 0, s>>>(kSteps, sink); });
   return 3.0 * sms * 256 * 32 * kSteps / us * 1e-6;
 }
 
@@ -163,9 +133,6 @@ int main(int argc, char** argv) {
     std::puts("no CUDA device");
     return 0;
   }
-  cudaDeviceProp device{};
-  check_cuda(cudaGetDeviceProperties(&device, 0), "properties");
-  Timer timer;
   const int max_rows = 2048;
   const auto x = device_array<__nv_bfloat16>(size_t{max_rows} * kHidden);
   const auto y = device_array<__nv_bfloat16>(size_t{max_rows} * kHidden);
@@ -176,23 +143,15 @@ int main(int argc, char** argv) {
     for (auto& v : host) v = __float2bfloat16(normal(random));
     check_cuda(cudaMemcpy(x.get(), host.data(), host.size() * 2, cudaMemcpyHostToDevice), "copy");
   }
-  const size_t copy_bytes = size_t{1} << 30;
-  const auto copy_from = device_array<char>(copy_bytes);
-  const auto copy_to = device_array<char>(copy_bytes);
-  check_cuda(cudaMemset(copy_from.get(), 1, copy_bytes), "memset");
-  const double copy_us = timer.graph_us([&](cudaStream_t s) {
-    check_cuda(cudaMemcpyAsync(copy_to.get(), copy_from.get(), copy_bytes, cudaMemcpyDeviceToDevice, s), "copy");
-  });
-  const double copy_rate = 2.0 * static_cast<double>(copy_bytes) / copy_us * 1e-6;  // TB/s
-  std::printf("%s, %d SMs; copy %.2f TB/s (read + written)\n", device.name, device.multiProcessorCount, copy_rate);
+  const double copy_rate = glm53::bench::print_ceilings().copy_bytes * 1e-12;  // TB/s
   const auto sink = device_array<float>(1024);
 
   for (const int bits : rates) {
-    const double from_registers = bits == 2   ? decode_rate<2>(timer, sink.get())
-                                  : bits == 3 ? decode_rate<3>(timer, sink.get())
-                                  : bits == 4 ? decode_rate<4>(timer, sink.get())
-                                  : bits == 5 ? decode_rate<5>(timer, sink.get())
-                                              : decode_rate<6>(timer, sink.get());
+    const double from_registers = bits == 2   ? decode_rate<2>(sink.get())
+                                  : bits == 3 ? decode_rate<3>(sink.get())
+                                  : bits == 4 ? decode_rate<4>(sink.get())
+                                  : bits == 5 ? decode_rate<5>(sink.get())
+                                              : decode_rate<6>(sink.get());
     const size_t matrix_words = size_t{kHidden} * kWidth * static_cast<size_t>(bits) / 32;
     const auto words = device_array<uint32_t>(3 * kExperts * matrix_words);
     const size_t vectors = 3 * (kHidden + kWidth);
@@ -257,9 +216,12 @@ int main(int argc, char** argv) {
       call.y_bf16 = y.get();
       call.rows = rows;
       call.window = window;
-      const double call_us = timer.graph_us([&](cudaStream_t s) {
-        for (const Routing& r : routing) experts_forward(bank, r.tables, call, workspace.get(), s);
-      }) / routings;
+      const double call_us = graph_microseconds(1,
+                                                [&](int, cudaStream_t s) {
+                                                  for (const Routing& r : routing)
+                                                    experts_forward(bank, r.tables, call, workspace.get(), s);
+                                                }) /
+                             routings;
       double gemm_us[2] = {};
       const bool timed_gemm = window;
       for (int stage = 0; stage < 2 && timed_gemm; ++stage) {
@@ -273,14 +235,16 @@ int main(int argc, char** argv) {
         gemm.output = reinterpret_cast<float*>(workspace.get() + 4 * places * kHidden);
         gemm.input_stride = places * kHidden;
         gemm.output_stride = places * kWidth;
-        gemm_us[stage] = timer.graph_us([&](cudaStream_t s) {
-          for (const Routing& r : routing) {
-            gemm.segments = r.tables.thin;
-            gemm.segment_count = r.tables.counts;
-            gemm.segment_capacity = std::min(rows * kTopk, kExperts);
-            kThinGemm[bits - 2](gemm, kind, s);
-          }
-        }) / routings;
+        gemm_us[stage] = graph_microseconds(1,
+                                            [&](int, cudaStream_t s) {
+                                              for (const Routing& r : routing) {
+                                                gemm.segments = r.tables.thin;
+                                                gemm.segment_count = r.tables.counts;
+                                                gemm.segment_capacity = std::min(rows * kTopk, kExperts);
+                                                kThinGemm[bits - 2](gemm, kind, s);
+                                              }
+                                            }) /
+                         routings;
       }
       const double rate = distinct * static_cast<double>(kExpertWeights) / call_us * 1e-6;
       const double gemm_rate =
@@ -306,14 +270,20 @@ int main(int argc, char** argv) {
     const RouteTables tables = route_tables_at(memory.get(), rows, kTopk, kExperts);
     RouterOptions options;
     options.window = rows <= kWindowRows;
-    const double logits_us = timer.graph_us([&](cudaStream_t s) {
-      for (int i = 0; i < 10; ++i) {
-        router_logits(x.get(), weight.get(), rows, kHidden, kExperts, logits.get(), s);
-      }
-    }) / 10;
-    const double route_us = timer.graph_us([&](cudaStream_t s) {
-      for (int i = 0; i < 10; ++i) route(logits.get(), bias.get(), rows, options, tables, s);
-    }) / 10;
+    const double logits_us =
+        graph_microseconds(1,
+                           [&](int, cudaStream_t s) {
+                             for (int i = 0; i < 10; ++i) {
+                               router_logits(x.get(), weight.get(), rows, kHidden, kExperts, logits.get(), s);
+                             }
+                           }) /
+        10;
+    const double route_us = graph_microseconds(1,
+                                               [&](int, cudaStream_t s) {
+                                                 for (int i = 0; i < 10; ++i)
+                                                   route(logits.get(), bias.get(), rows, options, tables, s);
+                                               }) /
+                            10;
     std::printf("  %4d  %6.1f  %6.1f\n", rows, logits_us, route_us);
   }
   return 0;

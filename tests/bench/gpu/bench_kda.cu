@@ -8,14 +8,15 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "ceilings.h"
+#include "graph_time.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/kda/kda.h"
 
 namespace {
 
 using namespace glm53::kernels;
-
-constexpr int kRepeats = 30;
+using glm53::bench::graph_microseconds;
 
 /// Uninitialised unless filled; lives until the program ends.
 template <typename T>
@@ -57,37 +58,6 @@ std::vector<float> random_floats(int64_t count, float scale) {
   return values;
 }
 
-/// Median µs of one call of `body(copy)`, `copies` calls a graph.
-double microseconds(int copies, const std::function<void(int, cudaStream_t)>& body) {
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
-  cudaGraph_t graph = nullptr;
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int copy = 0; copy < copies; ++copy) body(copy, stream);
-  check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
-  cudaGraphExec_t replay = nullptr;
-  check_cuda(cudaGraphInstantiate(&replay, graph, 0), "instantiate");
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check_cuda(cudaEventCreate(&begin), "event");
-  check_cuda(cudaEventCreate(&end), "event");
-  std::vector<double> times;
-  for (int i = 0; i < kRepeats + 5; ++i) {
-    check_cuda(cudaEventRecord(begin, stream), "event");
-    check_cuda(cudaGraphLaunch(replay, stream), "replay");
-    check_cuda(cudaEventRecord(end, stream), "event");
-    check_cuda(cudaEventSynchronize(end), "event");
-    float ms = 0.0F;
-    check_cuda(cudaEventElapsedTime(&ms, begin, end), "event");
-    if (i >= 5) times.push_back(1000.0 * static_cast<double>(ms) / copies);
-  }
-  std::nth_element(times.begin(), times.begin() + kRepeats / 2, times.end());
-  check_cuda(cudaGraphExecDestroy(replay), "destroy");
-  check_cuda(cudaGraphDestroy(graph), "destroy");
-  check_cuda(cudaStreamDestroy(stream), "destroy");
-  return times[kRepeats / 2];
-}
-
 struct Bench {
   int heads;
   int slots;
@@ -127,29 +97,6 @@ struct Bench {
   }
 };
 
-__global__ void copy_kernel(const uint4* from, uint4* to, int64_t count) {
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
-    to[i] = from[i];
-  }
-}
-
-/// GB/s, read and written: the better of the driver's copy and a plain kernel.
-double copy_bandwidth() {
-  const int64_t bytes = int64_t{1} << 30;
-  char* from = device_array<char>(bytes);
-  char* to = device_array<char>(bytes);
-  const double driver = microseconds(1, [&](int, cudaStream_t stream) {
-    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream), "copy");
-  });
-  const double plain = microseconds(1, [&](int, cudaStream_t stream) {
-    const int64_t count = bytes / int64_t{sizeof(uint4)};
-    copy_kernel<<<static_cast<unsigned>(count / 1024), 1024, 0, stream>>>(reinterpret_cast<const uint4*>(from),
-                                                                          reinterpret_cast<uint4*>(to), count);
-    check_cuda(cudaGetLastError(), "copy");
-  });
-  return 2.0 * static_cast<double>(bytes) / std::min(driver, plain) / 1e3;
-}
-
 void bench_window(int sequences, int rows, int kept, double copy) {
   const int copies = std::max(2, 96 / sequences);  // > 380 MB of states
   Bench bench(64, copies * sequences, int64_t{sequences} * rows);
@@ -168,7 +115,7 @@ void bench_window(int sequences, int rows, int kept, double copy) {
     for (int i = 0; i < sequences; ++i) segments.push_back({copy_index * sequences + i, i * rows, rows, 0, 100 + kept});
     tables.push_back({upload(segments), sequences, nullptr, nullptr, nullptr});
   }
-  const double us = microseconds(copies, [&](int i, cudaStream_t stream) {
+  const double us = graph_microseconds(copies, [&](int i, cudaStream_t stream) {
     kda_window(bench.rows, bench.parameters, bench.layer, tables[static_cast<size_t>(i)], stream);
   });
   const double state = 2.0 * static_cast<double>(bench.width) * kKdaHeadDim * 4;
@@ -185,7 +132,7 @@ void bench_prompt(int heads, int rows, int sequences, double copy) {
   std::vector<DeviceSegment> segments;
   for (int i = 0; i < sequences; ++i) segments.push_back({i, i * rows, rows, 0, 0});
   const BatchTables tables{upload(segments), sequences, nullptr, nullptr, nullptr};
-  const double us = microseconds(
+  const double us = graph_microseconds(
       1, [&](int, cudaStream_t stream) { kda_prompt(bench.rows, bench.parameters, bench.layer, tables, stream); });
   const double bytes = 12.0 * static_cast<double>(bench.width) * rows * sequences;
   std::printf("prompt  %d heads, %d seq x %d rows: %8.1f us, %.2f us a sub-chunk, %5.1f %% of copy\n", heads, sequences,
@@ -195,8 +142,7 @@ void bench_prompt(int heads, int rows, int sequences, double copy) {
 }  // namespace
 
 int main() {
-  const double copy = copy_bandwidth();
-  std::printf("copy %.0f GB/s\n", copy);
+  const double copy = glm53::bench::print_ceilings().copy_bytes * 1e-9;  // GB/s
   for (const int sequences : {1, 4, 8}) {
     for (const auto& [rows, kept] : std::vector<std::pair<int, int>>{{1, 1}, {8, 4}, {16, 16}}) {
       bench_window(sequences, rows, kept, copy);

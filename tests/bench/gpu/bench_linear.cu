@@ -7,12 +7,16 @@
 #include <cstdlib>
 #include <vector>
 
+#include "ceilings.h"
+#include "graph_time.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/mma.h"
 #include "kernels/linear/linear.h"
 
 namespace glm53::kernels {
 namespace {
+
+using bench::graph_microseconds;
 
 constexpr int64_t kRotation = 400LL << 20;  // bytes of weights between two uses of a copy
 
@@ -25,67 +29,11 @@ __global__ void fill_kernel(__nv_bfloat16* values, int64_t count, uint32_t seed)
   }
 }
 
-__global__ void read_kernel(const uint4* data, int64_t count, uint32_t* sink) {
-  uint32_t sum = 0;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  for (; i + 7 * stride < count; i += 8 * stride) {
-    uint4 v[8];
-    for (int j = 0; j < 8; ++j) v[j] = __ldcs(data + i + j * stride);
-    for (const uint4& w : v) sum ^= w.x ^ w.y ^ w.z ^ w.w;
-  }
-  if (sum == 0x12345678U) *sink = sum;
-}
-
-__global__ void mma_kernel(float* sink, uint32_t bits, int rounds) {
-  float sums[8][4] = {};
-  const uint32_t a[4] = {bits + threadIdx.x, bits * 3, bits * 5, bits * 7};
-  const uint32_t b[2] = {bits * 11, bits + threadIdx.x * 13};
-  for (int i = 0; i < rounds; ++i) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) mma_m16n8k16_bf16(sums[j], a, b);
-  }
-  for (int j = 0; j < 8; ++j) {
-    if (sums[j][0] == 1.2345F) *sink = sums[j][0];
-  }
-}
-
 template <typename T>
 T* allocate(int64_t count) {
   void* memory = nullptr;
   check_cuda(cudaMalloc(&memory, static_cast<size_t>(count) * sizeof(T)), "cudaMalloc");
   return static_cast<T*>(memory);
-}
-
-/// Median µs of one of `launches` calls of `work(i)`, replayed as a graph.
-template <typename Work>
-double median_us(int launches, int replays, cudaStream_t stream, Work work) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  for (int i = 0; i < launches; ++i) work(i);
-  check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
-  check_cuda(cudaEventCreate(&end), "cudaEventCreate");
-  std::vector<float> times;
-  for (int i = 0; i < replays + 2; ++i) {
-    check_cuda(cudaEventRecord(begin, stream), "cudaEventRecord");
-    check_cuda(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
-    check_cuda(cudaEventRecord(end, stream), "cudaEventRecord");
-    check_cuda(cudaEventSynchronize(end), "cudaEventSynchronize");
-    float ms = 0.0F;
-    check_cuda(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-    if (i >= 2) times.push_back(ms);
-  }
-  std::sort(times.begin(), times.end());
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  return double{times[times.size() / 2]} * 1e3 / launches;
 }
 
 const char* name_of(WeightFormat format) {
@@ -105,30 +53,17 @@ int run() {
 
   const int64_t pool_bytes = 3LL << 30;
   auto* pool = allocate<uint8_t>(pool_bytes);
-  auto* other = allocate<uint8_t>(1LL << 30);
   const int64_t source_count = 154880LL * 4096;
   auto* source = allocate<__nv_bfloat16>(source_count);
   fill_kernel<<<4 * processors, 512, 0, stream>>>(source, source_count, 1);
   auto* x = allocate<__nv_bfloat16>(2048 * 16384);
   fill_kernel<<<4 * processors, 512, 0, stream>>>(x, 2048 * 16384, 2);
   auto* y = allocate<__nv_bfloat16>(2048 * 64 * 512);
-  auto* sink = allocate<uint32_t>(1);
   check_cuda(cudaMemsetAsync(pool, 1, static_cast<size_t>(pool_bytes), stream), "cudaMemsetAsync");
 
-  const double copy_us = median_us(1, 9, stream, [&](int) {
-    check_cuda(cudaMemcpyAsync(other, pool, 1U << 30, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
-  });
-  const double read_us = median_us(1, 9, stream, [&](int) {
-    read_kernel<<<4 * processors, 512, 0, stream>>>(reinterpret_cast<const uint4*>(pool), pool_bytes / 16, sink);
-  });
-  const int rounds = 4096;
-  const double mma_us = median_us(1, 9, stream, [&](int) {
-    mma_kernel<<<4 * processors, 256, 0, stream>>>(reinterpret_cast<float*>(sink), 0x3C013C07U, rounds);
-  });
-  const double read_rate = static_cast<double>(pool_bytes) / read_us / 1e3;
-  const double mma_rate = 4.0 * processors * 8 * 8 * rounds * 4096.0 / mma_us / 1e6;
-  std::printf("%s: copy %.0f GB/s (read + written), read %.0f GB/s, mma.sync %.0f TFLOP/s\n", device.name,
-              2.0 * (1U << 30) / copy_us / 1e3, read_rate, mma_rate);
+  const bench::Ceilings ceilings = bench::print_ceilings();
+  const double read_rate = ceilings.read_bytes * 1e-9;  // GB/s
+  const double mma_rate = ceilings.mma_flops * 1e-12;   // TFLOP/s
 
   struct Shape {
     int64_t out, in;
@@ -159,13 +94,16 @@ int run() {
       double eight = 0.0;
       for (const int rows : {1, 8, 16, 32, 64}) {
         const int launches = std::max(20, copies);
-        const double us = median_us(launches, 7, stream, [&](int i) {
-          const PackedWeight weight{format, shape.out, shape.in, pool + (i % copies) * bytes, shape.matrices};
-          linear_window(weight,
-                        LinearRows<__nv_bfloat16>{x, shape.in * shape.matrices, y, shape.out * shape.matrices, rows,
-                                                  shape.in, shape.out},
-                        workspace, stream);
-        });
+        const double us = graph_microseconds(
+            launches,
+            [&](int i, cudaStream_t on) {
+              const PackedWeight weight{format, shape.out, shape.in, pool + (i % copies) * bytes, shape.matrices};
+              linear_window(weight,
+                            LinearRows<__nv_bfloat16>{x, shape.in * shape.matrices, y, shape.out * shape.matrices, rows,
+                                                      shape.in, shape.out},
+                            workspace, on);
+            },
+            7);
         if (rows == 1) first = us;
         if (rows == 8) eight = us;
         const double rate = static_cast<double>(bytes) / us / 1e3;
@@ -188,12 +126,15 @@ int run() {
                   shape.matrices);
       for (const int rows : {2048, 512, 64}) {
         const PackedWeight weight{format, shape.out, shape.in, pool, shape.matrices};
-        const double us = median_us(4, 7, stream, [&](int) {
-          linear_prompt(weight,
-                        LinearRows<__nv_bfloat16>{x, shape.in * shape.matrices, y, shape.out * shape.matrices, rows,
-                                                  shape.in, shape.out},
-                        stream);
-        });
+        const double us = graph_microseconds(
+            4,
+            [&](int, cudaStream_t on) {
+              linear_prompt(weight,
+                            LinearRows<__nv_bfloat16>{x, shape.in * shape.matrices, y, shape.out * shape.matrices, rows,
+                                                      shape.in, shape.out},
+                            on);
+            },
+            7);
         const double rate = 2.0 * rows * static_cast<double>(shape.out * shape.in * shape.matrices) / us / 1e6;
         std::printf("  rows %4d: %7.1f us %4.0f TFLOP/s %3.0f%%", rows, us, rate, 100.0 * rate / mma_rate);
       }

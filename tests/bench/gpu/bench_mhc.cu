@@ -9,6 +9,8 @@
 #include <random>
 #include <vector>
 
+#include "ceilings.h"
+#include "graph_time.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/mhc/mhc.h"
 #include "kernels/row_ops/row_ops.h"
@@ -17,6 +19,7 @@
 namespace {
 
 using namespace glm53::kernels;
+using glm53::bench::graph_microseconds;
 using Bf16 = __nv_bfloat16;
 
 template <typename T>
@@ -43,60 +46,7 @@ Bf16* random_bf16(size_t count, float scale) {
   return upload(all);
 }
 
-/// Median µs of one replay of what `body` puts on the stream.
-double time_graph(cudaStream_t stream, const std::function<void()>& body, int replays = 21) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t run = nullptr;
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-  body();
-  check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  check_cuda(cudaGraphInstantiate(&run, graph, 0), "cudaGraphInstantiate");
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
-  check_cuda(cudaEventCreate(&end), "cudaEventCreate");
-  std::vector<float> times;
-  for (int i = -3; i < replays; ++i) {
-    check_cuda(cudaEventRecord(begin, stream), "cudaEventRecord");
-    check_cuda(cudaGraphLaunch(run, stream), "cudaGraphLaunch");
-    check_cuda(cudaEventRecord(end, stream), "cudaEventRecord");
-    check_cuda(cudaEventSynchronize(end), "cudaEventSynchronize");
-    float milliseconds = 0;
-    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
-    if (i >= 0) times.push_back(milliseconds);
-  }
-  cudaGraphExecDestroy(run);
-  cudaGraphDestroy(graph);
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return 1000.0 * times[times.size() / 2];
-}
-
-__global__ void copy_kernel(const uint4* from, uint4* to, size_t count) {
-  const size_t step = size_t{gridDim.x} * blockDim.x;
-  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += 4 * step) {
-    uint4 values[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) values[j] = from[min(i + j * step, count - 1)];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) to[min(i + j * step, count - 1)] = values[j];
-  }
-}
-
-double copy_bandwidth(cudaStream_t stream) {
-  const size_t bytes = size_t{1} << 30;
-  char* a = device_array<char>(bytes);
-  char* b = device_array<char>(bytes);
-  check_cuda(cudaMemset(a, 1, bytes), "cudaMemset");
-  const double us = time_graph(stream, [&] {
-    copy_kernel<<<132 * 4, 512, 0, stream>>>(reinterpret_cast<const uint4*>(a), reinterpret_cast<uint4*>(b),
-                                             bytes / 16);
-  });
-  cudaFree(a);
-  cudaFree(b);
-  return 2.0 * static_cast<double>(bytes) / us * 1e6;
-}
-
-void bench_mhc(cudaStream_t stream, double bandwidth) {
+void bench_mhc(double bandwidth) {
   constexpr int kHidden = 4096;
   constexpr int kSites = 90;
   const size_t fn_size = size_t{24} * 4 * kHidden;
@@ -115,50 +65,41 @@ void bench_mhc(cudaStream_t stream, double bandwidth) {
   for (const int rows : {1, 4, 8, 16, 32, 64, 128, 512, 2048}) {
     const int sites = rows <= 64 ? kSites : 12;
     for (const bool post : {true, false}) {
-      const double us = time_graph(stream,
-                                   [&] {
-                                     for (int s = 0; s < sites; ++s) {
-                                       const MhcSiteWeights site{fn + s * fn_size, false, base, scale, norm};
-                                       if (post) {
-                                         mhc_post_pre(site, shape, y, rows, workspace, streams, mix, normed, stream);
-                                       } else {
-                                         mhc_pre(site, shape, streams, rows, workspace, mix, normed, stream);
-                                       }
-                                     }
-                                   }) /
-                        sites;
+      const double us = graph_microseconds(sites, [&](int i, cudaStream_t stream) {
+        const MhcSiteWeights site{fn + i * fn_size, false, base, scale, norm};
+        if (post) {
+          mhc_post_pre(site, shape, y, rows, workspace, streams, mix, normed, stream);
+        } else {
+          mhc_pre(site, shape, streams, rows, workspace, mix, normed, stream);
+        }
+      });
       const double row_bytes = kHidden * 2.0 * (post ? 4 + 4 + 1 + 1 : 4 + 1);
       const double rate = (2.0 * fn_size + rows * row_bytes) / us * 1e6;
       std::printf("%-22s %6d %10.2f %8.0f %7.1f%%\n", post ? "post_pre" : "pre", rows, us, rate / 1e9,
                   100 * rate / bandwidth);
     }
   }
-  const double us = time_graph(stream,
-                               [&] {
-                                 for (int s = 0; s < 12; ++s) mhc_post(mix, y, kMaxRows, kHidden, streams, stream);
-                               }) /
-                    12;
+  const double us =
+      graph_microseconds(12, [&](int, cudaStream_t stream) { mhc_post(mix, y, kMaxRows, kHidden, streams, stream); });
   const double rate = kMaxRows * kHidden * 2.0 * 9 / us * 1e6;
   std::printf("%-22s %6d %10.2f %8.0f %7.1f%%\n", "post", kMaxRows, us, rate / 1e9, 100 * rate / bandwidth);
 
   // The other row operations at a chunk of 2,048 rows; in and out together exceed L2.
-  const auto report = [&](const char* name, int rows, double bytes, const std::function<void()>& body) {
-    const double each = time_graph(stream,
-                                   [&] {
-                                     for (int i = 0; i < 12; ++i) body();
-                                   }) /
-                        12;
+  const auto report = [&](const char* name, int rows, double bytes,
+                          const std::function<void(int, cudaStream_t)>& body) {
+    const double each = graph_microseconds(12, body);
     std::printf("%-22s %6d %10.2f %8.0f %7.1f%%\n", name, rows, each, bytes / each * 1e-3,
                 100 * bytes / each * 1e6 / bandwidth);
   };
-  report("swiglu, width 6144", 2048, 2048.0 * 6144 * 6, [&] { swiglu(streams, 2048, 6144, 10.0F, y, stream); });
+  report("swiglu, width 6144", 2048, 2048.0 * 6144 * 6,
+         [&](int, cudaStream_t stream) { swiglu(streams, 2048, 6144, 10.0F, y, stream); });
   report("rms_norm 4096", 2048, 2048.0 * 4096 * 4,
-         [&] { rms_norm(streams, 4096, norm, 4096, 1e-5F, 2048, normed, 4096, stream); });
+         [&](int, cudaStream_t stream) { rms_norm(streams, 4096, norm, 4096, 1e-5F, 2048, normed, 4096, stream); });
   report("rms_norm 1536", 8, 8.0 * 1536 * 4,
-         [&] { rms_norm(streams, 4096, norm, 1536, 1e-5F, 8, normed, 4096, stream); });
+         [&](int, cudaStream_t stream) { rms_norm(streams, 4096, norm, 1536, 1e-5F, 8, normed, 4096, stream); });
 }
 
-void bench_sampler(cudaStream_t stream) {
+void bench_sampler() {
   constexpr int kVocab = 154'880;
   constexpr int kMaxRows = 64;
   std::mt19937 random(2);
@@ -220,15 +161,10 @@ void bench_sampler(cudaStream_t stream) {
       check_cuda(cudaMemcpy(rows, host.data(), host.size() * sizeof(host[0]), cudaMemcpyHostToDevice), "cudaMemcpy");
       double us[2];
       for (int which = 0; which < 2; ++which) {
-        us[which] =
-            time_graph(stream,
-                       [&] {
-                         for (int i = 0; i < 5; ++i) {
-                           sample(logits[which], kVocab, kVocab, {rows, masks, nullptr, nullptr, device_penalties},
-                                  count, workspace, outputs, stream);
-                         }
-                       }) /
-            5;
+        us[which] = graph_microseconds(5, [&](int, cudaStream_t stream) {
+          sample(logits[which], kVocab, kVocab, {rows, masks, nullptr, nullptr, device_penalties}, count, workspace,
+                 outputs, stream);
+        });
       }
       std::printf("%-24s %6d %12.1f %12.1f\n", kind.name, count, us[0], us[1]);
     }
@@ -238,10 +174,6 @@ void bench_sampler(cudaStream_t stream) {
 }  // namespace
 
 int main() {
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
-  const double bandwidth = copy_bandwidth(stream);
-  std::printf("copy %.0f GB/s (read + written)\n", bandwidth / 1e9);
-  bench_mhc(stream, bandwidth);
-  bench_sampler(stream);
+  bench_mhc(glm53::bench::print_ceilings().copy_bytes);
+  bench_sampler();
 }

@@ -352,10 +352,7 @@ int main(int argc, char** argv) {
   try {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     const auto options = glm53::bench::parse(argc, argv);
-    const auto ceilings = glm53::bench::measure_ceilings();
-    std::printf("%s: copy %.2f TB/s, mma.sync f16 %.0f TFLOP/s\n", ceilings.card.c_str(), ceilings.copy_bytes * 1e-12,
-                ceilings.mma_flops * 1e-12);
-    glm53::bench::Bench(options, ceilings).run();
+    glm53::bench::Bench(options, glm53::bench::print_ceilings()).run();
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_model: %s\n", error.what());
