@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "config/setting_table.h"
+#include "glm53/core/ascii.h"
 #include "glm53/core/error.h"
 #include "glm53/core/printable.h"
 
@@ -41,10 +42,14 @@ std::string yaml_string(const std::string& text) {
 
 /// An origin as browsers send it, so that one that never matches is no silent refusal.
 bool is_origin(std::string_view text) {
-  const size_t host = text.find("://");
-  const bool visible = std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7F; });
-  return visible && host != std::string_view::npos && host > 0 && text.size() > host + 3 &&
-         text.find_first_of("/?#,*", host + 3) == std::string_view::npos;
+  const size_t end = text.find("://");
+  if (end == std::string_view::npos || end == 0 || !is_visible_ascii(text) || ascii_lower(text) != text) return false;
+  const std::string_view scheme = text.substr(0, end);
+  const std::string_view place = text.substr(end + 3);
+  const bool default_port =
+      (scheme == "http" && place.ends_with(":80")) || (scheme == "https" && place.ends_with(":443"));
+  return !place.empty() && place.back() != ':' && !default_port &&
+         place.find_first_of("/?#,*@") == std::string_view::npos;
 }
 
 void check_origins(const std::vector<std::string>& origins) {
@@ -53,8 +58,8 @@ void check_origins(const std::vector<std::string>& origins) {
     if (everybody && origins.size() > 1) throw Error("server.cors_origin: expected * alone, or origins");
     if (!everybody && origin != "null" && !is_origin(origin)) {
       throw Error(
-          fmt::format("server.cors_origin: expected * or origins without a path, as in https://example.org, "
-                      "found {}",
+          fmt::format("server.cors_origin: expected * or origins without a path, as in https://example.org, in lower "
+                      "case and without the scheme's own port, as browsers send them; found {}",
                       in_quotes(origin)));
     }
   }

@@ -143,8 +143,16 @@ ModelFiles open_model_files(const Settings& settings) {
 
 void warn_of_other_template(const std::string& directory) {
   const std::filesystem::path path = std::filesystem::path(directory) / "chat_template.jinja";
-  if (!std::filesystem::exists(path)) return;
-  const std::string text = read_file(path.string(), kMaxTemplateBytes);
+  std::error_code unknown;
+  if (!std::filesystem::exists(path, unknown)) return;
+  std::string text;
+  try {
+    text = read_file(path.string(), kMaxTemplateBytes);
+  } catch (const Error& error) {
+    // Nothing but this warning needs the file.
+    spdlog::warn("{}: prompts are rendered as GLM-5.3-Flash's template does", error.what());
+    return;
+  }
   std::vector<std::string_view> missing;
   // What no earlier template of the family has.
   for (const std::string_view feature : {"Reasoning Effort", "clear_thinking", "tool_reference"}) {

@@ -33,8 +33,8 @@ struct ModelFiles {
 /// vocabulary, `context` exceeds the model's positions.
 ModelFiles open_model_files(const Settings& settings);
 
-/// Logs a warning where `directory` has a chat template that seems not to be this family's: prompts are rendered as
-/// that one renders them (spec 40 §2.1). Throws Error when the file cannot be read.
+/// Logs a warning where `directory` has a chat template that cannot be read or seems not to be this family's: prompts
+/// are rendered as that one renders them (spec 40 §2.1).
 void warn_of_other_template(const std::string& directory);
 
 /// The checkpoint's tensors, or dummy ones by section `dummy`. `files` outlives it. Throws TensorProblems, or Error

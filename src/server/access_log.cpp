@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "glm53/core/ascii.h"
+
 namespace glm53::server {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr size_t kMaxPath = 256;
 std::string visible(std::string_view path) {
   std::string out;
   for (const char c : path.substr(0, kMaxPath)) {
-    if (c > 0x20 && c < 0x7F) {
+    if (is_visible_ascii(c)) {
       out += c;
     } else {
       out += fmt::format("%{:02X}", static_cast<unsigned char>(c));

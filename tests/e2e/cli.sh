@@ -77,6 +77,14 @@ contains "another chat template is warned of" "$output" \
   "chat_template.jinja knows nothing of tool_reference: prompts are not rendered with it"
 equal "and served all the same" "$code" 0
 contains "the log begins with the settings that are set" "$output" "model.path: \"$scratch/model\" (--set)"
+head -c 1048577 /dev/zero >"$scratch/model/chat_template.jinja"
+run --config $config --set "model.path=$scratch/model" --check
+contains "a template that is too large is warned of" "$output" "1048577 bytes, more than the limit of 1048576 bytes"
+equal "and does not stop the start" "$code" 0
+rm "$scratch/model/chat_template.jinja" && mkfifo "$scratch/model/chat_template.jinja"
+run --config $config --set "model.path=$scratch/model" --check
+contains "so is one that is no file" "$output" "chat_template.jinja: not a regular file"
+equal "which does not stop the start either" "$code" 0
 run --config $config --check
 equal "no template, no warning" "$(grep -c chat_template <<<"$output")" 0
 equal "--check of the tiny checkpoint ends with code 0" "$code" 0

@@ -35,7 +35,7 @@ struct ServerSettings {
   int write_timeout_s = 120;  ///< a client that takes nothing for so long is gone; every byte it takes starts anew
   int idle_timeout_s = 75;    ///< keep-alive connection without a request
   std::vector<std::string> cors_origin = {"*"};  ///< whose web pages may read replies; empty: this server's own alone
-  bool access_log = true;                        ///< a line at level info for each request
+  bool access_log = true;                        ///< a line for each request
 };
 
 struct ClusterSettings {

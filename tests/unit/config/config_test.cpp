@@ -128,13 +128,16 @@ TEST(Yaml, OriginsAreOneOrSeveral) {
   };
   EXPECT_THAT(default_settings().values.server.cors_origin, testing::ElementsAre("*"));
   EXPECT_THAT(settings("\"\"").server.cors_origin, testing::IsEmpty());
-  EXPECT_THAT(settings("[https://a.example, 'http://b.example:80']").server.cors_origin,
-              testing::ElementsAre("https://a.example", "http://b.example:80"));
-  for (const char* good : {"'*'", "https://a.example", "'null'", "[http://localhost:3000, 'null']"}) {
+  EXPECT_THAT(settings("[https://a.example, 'http://b.example:8080']").server.cors_origin,
+              testing::ElementsAre("https://a.example", "http://b.example:8080"));
+  for (const char* good : {"'*'", "https://a.example", "'null'", "[http://localhost:3000, 'null']",
+                           "'http://a.example:443'", "'http://[::1]:3000'"}) {
     EXPECT_NO_THROW(check_consistency(settings(good))) << good;
   }
-  for (const char* bad : {"a.example", "https://a.example/", "https://", "'://a'", "['*', https://a.example]",
-                          "https://*.example", "'https://a.example,https://b.example'"}) {
+  for (const char* bad :
+       {"a.example", "https://a.example/", "https://", "'://a'", "['*', https://a.example]", "https://*.example",
+        "'https://a.example,https://b.example'", "https://A.example", "HTTPS://a.example", "'https://a.example:443'",
+        "'http://a.example:80'", "'https://a.example:'", "https://user@a.example"}) {
     EXPECT_THAT(error_of([&] { check_consistency(settings(bad)); }),
                 testing::StartsWith("server.cors_origin: expected"))
         << bad;
