@@ -1,57 +1,63 @@
 #include "server/body_memory.h"
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
+#include "server/api_error.h"
 #include "server/http_types.h"
 
 namespace glm53::server {
-namespace {
-
-constexpr std::chrono::milliseconds kLook{50};  // how soon a closed connection is noticed
-
-}  // namespace
 
 bool BodyMemory::Part::grow_to(uint64_t body) {
   const uint64_t counted = body - std::min(body, kUncounted);
   const uint64_t more = counted - held_;
-  if (all_.held_.fetch_add(more) + more > all_.limit_) {
-    all_.held_ -= more;
-    return false;
-  }
+  if (more == 0) return true;
+  // Not added and taken back where it is too much: meanwhile bodies that fit would be refused.
+  uint64_t all = all_.held_;
+  do {
+    if (more > all_.limit_ - all) return false;
+  } while (!all_.held_.compare_exchange_weak(all, all + more));
   held_ = counted;
   return true;
 }
 
 void BodyMemory::Part::begin_work(uint64_t body, const std::function<bool()>& client_gone) {
   if (body <= kSmall) return;
-  const bool large = body > kLarge;
+  Lane& lane = all_.lane_of(body);
+  const auto deadline = std::chrono::steady_clock::now() + all_.patience_;
   std::unique_lock lock(all_.mutex_);
-  while (large ? all_.large_at_work_ : all_.at_work_ + body > kAtWork) {
-    all_.freed_.wait_for(lock, kLook);
-    if (client_gone()) throw ClientGone();
+  const auto place = lane.waiting.insert(lane.waiting.end(), this);
+  const auto leave_queue = [&] {
+    lane.waiting.erase(place);
+    all_.freed_.notify_all();  // another one is next
+  };
+  while (lane.waiting.front() != this || !lane.takes(body)) {
+    all_.freed_.wait_for(lock, kClientLook);
+    const bool gone = client_gone();
+    if (!gone && std::chrono::steady_clock::now() < deadline) continue;
+    leave_queue();
+    if (gone) throw ClientGone();
+    throw unavailable("too many large requests are being worked on");
   }
-  at_work_ = body;
-  if (large) {
-    all_.large_at_work_ = true;
-  } else {
-    all_.at_work_ += body;
-  }
+  leave_queue();
+  lane.at_work += at_work_ = body;
+}
+
+void BodyMemory::Part::pause_work() {
+  const std::lock_guard lock(all_.mutex_);
+  if (at_work_ == 0 || all_.paused_ + at_work_ > kPaused) return;
+  all_.lane_of(at_work_).at_work -= at_work_;
+  all_.paused_ += paused_ = std::exchange(at_work_, 0);
+  all_.freed_.notify_all();
 }
 
 void BodyMemory::Part::release() {
-  all_.held_ -= held_;
-  held_ = 0;
-  if (at_work_ == 0) return;
-  {
-    const std::lock_guard lock(all_.mutex_);
-    if (at_work_ > kLarge) {
-      all_.large_at_work_ = false;
-    } else {
-      all_.at_work_ -= at_work_;
-    }
-  }
-  at_work_ = 0;
+  all_.held_ -= std::exchange(held_, 0);
+  if (at_work_ + paused_ == 0) return;
+  const std::lock_guard lock(all_.mutex_);
+  all_.lane_of(at_work_).at_work -= at_work_;
+  all_.paused_ -= paused_;
+  at_work_ = paused_ = 0;
   all_.freed_.notify_all();
 }
 

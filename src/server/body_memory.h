@@ -1,11 +1,13 @@
 // The memory of request bodies, of all connections together: how much is held, and how many are worked on at a time,
-// since parsing and encoding take up to twenty times a body's size for a moment.
+// since a body that is parsed and encoded takes many times its size (one of 12 MiB up to 0.9 GiB) until it is let go.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <mutex>
 
 namespace glm53::server {
@@ -18,9 +20,11 @@ class BodyMemory {
   static constexpr uint64_t kSmall = 32 * 1024;          ///< up to here work needs no turn
   static constexpr uint64_t kLarge = uint64_t{4} << 20;  ///< beyond it one body is worked on at a time
   static constexpr uint64_t kAtWork = 4 * kLarge;        ///< bytes at a time of those between
+  static constexpr uint64_t kPaused = 2 * kAtWork;       ///< bytes at a time whose work waits for something else
 
-  /// `limit` on what is held.
-  explicit BodyMemory(uint64_t limit) : limit_(limit) {}
+  /// `limit` on what is held; `patience` for a turn.
+  explicit BodyMemory(uint64_t limit, std::chrono::milliseconds patience = std::chrono::seconds(30))
+      : limit_(limit), patience_(patience) {}
   BodyMemory(const BodyMemory&) = delete;
   BodyMemory& operator=(const BodyMemory&) = delete;
 
@@ -34,9 +38,12 @@ class BodyMemory {
 
     /// False, and nothing is taken, where all bodies together would exceed the limit.
     bool grow_to(uint64_t body);
-    /// Waits for the turn of a complete body. Large ones hold up large ones only. Throws ClientGone when `client_gone`
-    /// says so meanwhile.
+    /// Waits for the turn of a complete body, in the order of arrival. Large ones hold up large ones only. Throws
+    /// ClientGone when `client_gone` says so meanwhile, and ApiError 503 after the patience.
     void begin_work(uint64_t body, const std::function<bool()>& client_gone);
+    /// The work goes on, but first waits for something else: gives the turn to the next body. Keeps it where what waits
+    /// like this is too much already, so that its memory stays bounded.
+    void pause_work();
     /// Ends the work and gives everything back.
     void release();
 
@@ -44,15 +51,28 @@ class BodyMemory {
     BodyMemory& all_;
     uint64_t held_ = 0;
     uint64_t at_work_ = 0;
+    uint64_t paused_ = 0;
   };
 
  private:
+  /// Bodies that take turns with each other.
+  struct Lane {
+    const uint64_t most;  ///< bytes at work at a time; a single body may have more
+    uint64_t at_work = 0;
+    std::list<const Part*> waiting = {};  ///< next first
+
+    bool takes(uint64_t body) const { return at_work == 0 || at_work + body <= most; }
+  };
+  Lane& lane_of(uint64_t body) { return body > kLarge ? large_ : medium_; }
+
   const uint64_t limit_;
-  std::atomic<uint64_t> held_{0};
-  std::mutex mutex_;  ///< guards what follows
+  const std::chrono::milliseconds patience_;
+  std::atomic<uint64_t> held_{0};  ///< never above limit_
+  std::mutex mutex_;               ///< guards what follows
   std::condition_variable freed_;
-  uint64_t at_work_ = 0;  ///< of bodies that are not large
-  bool large_at_work_ = false;
+  Lane medium_{kAtWork};
+  Lane large_{0};
+  uint64_t paused_ = 0;
 };
 
 }  // namespace glm53::server

@@ -70,7 +70,14 @@ std::string plain_reply(const HttpResponse& response) {
          response.body;
 }
 
-std::string path_of(const std::string& target) { return target.substr(0, target.find_first_of("?#")); }
+/// As handlers see it, before its body has come.
+HttpRequest request_of(const RequestHead& head) {
+  HttpRequest request;
+  request.method = head.method;
+  request.path = head.path;
+  request.headers = head.headers;
+  return request;
+}
 
 /// What the log says of a request and the reply to it, before that is sent.
 ServedRequest record_of(const Socket& socket, const RequestHead& head, const HttpResponse& response) {
@@ -78,6 +85,7 @@ ServedRequest record_of(const Socket& socket, const RequestHead& head, const Htt
   record.client = socket.peer();
   record.method = head.method;
   record.path = path_of(head.target);
+  record.decoded_path = head.path;
   for (const HttpHeader& header : response.headers) {
     if (header.name == kRequestId) record.request_id = header.value;
   }
@@ -88,11 +96,7 @@ ServedRequest record_of(const Socket& socket, const RequestHead& head, const Htt
 /// Answers what never reaches the library; the connection ends with it. False when the client takes no reply.
 bool send_refusal(Socket& socket, HttpHandler& handler, const RequestHead& head, const ApiError& error,
                   Clock::time_point started, std::chrono::milliseconds stall_limit) {
-  HttpRequest request;
-  request.method = head.method;
-  request.path = path_of(head.target);
-  request.headers = head.headers;
-  const HttpResponse response = handler.refuse(request, error);
+  const HttpResponse response = handler.refuse(request_of(head), error);
   const std::string reply = plain_reply(response);
   ServedRequest record = record_of(socket, head, response);
   record.complete = socket.write_all(reply, stall_limit);
@@ -142,7 +146,7 @@ class Connection final : private httplib::Server {
   struct Shared {
     HttpLimits limits;
     HttpHandler& handler;
-    BodyMemory bodies{limits.all_bodies_bytes};
+    BodyMemory bodies{limits.all_bodies_bytes, limits.turn_patience};
     RunningRequests running = {};
     std::atomic<bool> draining{false};
   };
@@ -150,8 +154,8 @@ class Connection final : private httplib::Server {
   Connection(Socket& socket, Shared& shared) : socket_(socket), shared_(shared), limits_(shared.limits) {
     // The library streams a body only while this names a descriptor: it takes -1 for "the server was stopped".
     svr_sock_ = socket_.descriptor();
-    set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-      answer(request, response);
+    set_pre_routing_handler([this](const httplib::Request&, httplib::Response& response) {
+      answer(response);
       return HandlerResponse::Handled;
     });
     set_post_routing_handler([this](const httplib::Request&, httplib::Response& response) {
@@ -278,7 +282,8 @@ class Connection final : private httplib::Server {
     keep_open_ = head_.keep_alive;
     body_unread_ = head_.framing != BodyFraming::kNone;
     abandoned_ = false;
-    Exchange exchange(socket_, head_.method + ' ' + path_of(head_.target) + " HTTP/1.1\r\n\r\n", limits_.write_timeout);
+    Exchange exchange(socket_, head_.method + ' ' + std::string(path_of(head_.target)) + " HTTP/1.1\r\n\r\n",
+                      limits_.write_timeout);
     bool closed = false;
     const bool sent = process_request(exchange, !keep_open_, closed, nullptr) && !exchange.failed() && !abandoned_;
     if (record_.status == 0) {  // refused by the library, which has not asked for the body either
@@ -305,17 +310,15 @@ class Connection final : private httplib::Server {
   }
 
   /// Fills the library's reply: refuses, or reads the body and asks the handler.
-  void answer(const httplib::Request& parsed, httplib::Response& out) {
-    HttpRequest request;
-    request.method = head_.method == "HEAD" ? "GET" : head_.method;
-    request.path = parsed.path;
-    request.headers = head_.headers;
+  void answer(httplib::Response& out) {
+    HttpRequest request = request_of(head_);
     request.client_gone = [this] { return socket_.peer_gone(); };
     BodyMemory::Part memory(shared_.bodies);
     request.body_done = [&request, &memory] {
       std::string().swap(request.body);
       memory.release();
     };
+    request.body_paused = [&memory] { memory.pause_work(); };
     HttpResponse response;
     try {
       if (auto refusal = shared_.handler.check(request)) {
@@ -330,6 +333,8 @@ class Connection final : private httplib::Server {
     } catch (const ClientGone&) {
       abandon();
       response.status = kClientClosedRequest;
+    } catch (const ApiError& error) {
+      response = shared_.handler.refuse(request, error);
     } catch (const std::exception& error) {
       spdlog::error("{} {}: {}", request.method, printable(request.path), error.what());
       response = shared_.handler.refuse(request, ApiError(500, "internal error", {}, "server_error"));
@@ -488,6 +493,10 @@ int bound_port(int listener) {
 }  // namespace
 
 struct HttpServer::Impl {
+  static constexpr size_t kMostRefused = 256;
+  /// Pause of the accept loop while descriptors or memory are short: connections wait in the backlog until some end.
+  static constexpr std::chrono::milliseconds kShortOf{20};
+
   Impl(HttpLimits limits, HttpHandler& handler) : shared{limits, handler} {}
 
   /// A connection's thread and socket. The socket is closed under `mutex`, so that shut_down() of a drain never meets
@@ -505,6 +514,7 @@ struct HttpServer::Impl {
   };
 
   void accept_loop();
+  void accept_one();
   void admit(Socket socket);
   void turn_away(Socket socket);
   void drop_refused(const std::vector<pollfd>& polled, size_t first);
@@ -524,32 +534,49 @@ struct HttpServer::Impl {
 
 void HttpServer::Impl::accept_loop() {
   while (!closing) {
-    std::vector<pollfd> polled = {{wake.get(), POLLIN, 0}, {listener.get(), POLLIN, 0}};
-    for (const Refused& entry : refused) polled.push_back({entry.socket.descriptor(), POLLIN, 0});
-    const int ready = ::poll(polled.data(), polled.size(), refused.empty() ? -1 : 100);
-    if (ready < 0 && errno != EINTR) spdlog::error("server: poll: {}", std::strerror(errno));
-    if (ready < 0) continue;
-    drop_refused(polled, 2);
-    join_finished();
-    if ((polled[1].revents & POLLIN) == 0) continue;
-    if (std::optional<Socket> socket = accept_connection(listener.get())) {
-      admit(std::move(*socket));
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // Out of descriptors or memory: connections wait in the backlog until some end.
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    try {
+      accept_one();
+    } catch (const std::exception& error) {
+      spdlog::error("server: a connection was not accepted: {}", error.what());
+      std::this_thread::sleep_for(kShortOf);
     }
-    // Every other error belongs to the connection that was about to be accepted.
   }
 }
 
+/// Waits for a connection, or for what refused ones send.
+void HttpServer::Impl::accept_one() {
+  std::vector<pollfd> polled = {{wake.get(), POLLIN, 0}, {listener.get(), POLLIN, 0}};
+  for (const Refused& entry : refused) polled.push_back({entry.socket.descriptor(), POLLIN, 0});
+  const int ready = ::poll(polled.data(), polled.size(), refused.empty() ? -1 : 100);
+  if (ready < 0 && errno != EINTR) spdlog::error("server: poll: {}", std::strerror(errno));
+  if (ready < 0) return;
+  drop_refused(polled, 2);
+  join_finished();
+  if ((polled[1].revents & POLLIN) == 0) return;
+  if (std::optional<Socket> socket = accept_connection(listener.get())) {
+    admit(std::move(*socket));
+  } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+    std::this_thread::sleep_for(kShortOf);
+  }
+  // Every other error belongs to the connection that was about to be accepted.
+}
+
+/// The mutex is not held while a connection is refused: that may wait for the log, and connections end under it.
 void HttpServer::Impl::admit(Socket socket) {
-  const std::lock_guard lock(mutex);
-  if (open >= shared.limits.max_connections) {
+  Worker* place = nullptr;
+  {
+    const std::lock_guard lock(mutex);
+    if (open < shared.limits.max_connections) {
+      place = &workers.emplace_back();
+      place->socket = std::move(socket);
+      ++open;
+    }
+  }
+  if (place == nullptr) {
     turn_away(std::move(socket));
     return;
   }
-  Worker& worker = workers.emplace_back();
-  worker.socket = std::move(socket);
+  Worker& worker = *place;
   try {
     worker.thread = std::thread([this, &worker] {
       try {
@@ -562,16 +589,19 @@ void HttpServer::Impl::admit(Socket socket) {
       worker.finished = true;
       --open;
     });
-    ++open;
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     spdlog::error("server: no thread for a connection: {}", error.what());
-    turn_away(std::move(worker.socket));
-    workers.pop_back();
+    {
+      const std::lock_guard lock(mutex);
+      socket = std::move(worker.socket);
+      workers.pop_back();
+      --open;
+    }
+    turn_away(std::move(socket));
   }
 }
 
 void HttpServer::Impl::turn_away(Socket socket) {
-  static constexpr size_t kMostRefused = 256;
   // Nothing has been read, so the reply can follow no header of the request.
   // A fresh socket has room for it; the write cannot wait.
   send_refusal(socket, shared.handler, {}, unavailable("too many connections"), Clock::now(),

@@ -21,6 +21,7 @@ struct HttpLimits {
   size_t header_bytes = 16 * 1024;
   uint64_t body_bytes = uint64_t{96} << 20;
   uint64_t all_bodies_bytes = uint64_t{256} << 20;  ///< held by all connections together (BodyMemory)
+  std::chrono::milliseconds turn_patience{30'000};  ///< of a complete body, to be worked on (BodyMemory)
   int max_connections = 512;
   std::chrono::milliseconds header_timeout{10'000};  ///< whole header block, from its first byte
   std::chrono::milliseconds body_timeout{60'000};    ///< silence while a body arrives

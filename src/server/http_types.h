@@ -22,15 +22,22 @@ struct HttpHeader {
   std::string value;
 };
 
+/// How often what waits on a client's behalf asks client_gone.
+inline constexpr std::chrono::milliseconds kClientLook{50};
+
 struct HttpRequest {
-  std::string method;  ///< HEAD arrives as GET: the connection leaves the body out
+  std::string method;  ///< as sent; a reply to HEAD is one to GET, whose body the connection leaves out
   std::string path;    ///< percent-decoded, without query
   std::vector<HttpHeader> headers;
   std::string body;  ///< complete and decoded; empty in HttpHandler::check
   /// True once the client has closed its side. Cheap; meant to be polled while a reply is computed.
   std::function<bool()> client_gone;
-  /// To be called by a handler that goes on without `body`: empties it and lets those of others be worked on.
+  /// To be called by a handler that goes on without `body` and what was made of it: empties it and lets those of others
+  /// be worked on.
   std::function<void()> body_done = [] {};
+  /// To be called before a wait for anything but the client's turn while `body`, or what was made of it, is still
+  /// needed: may let those of others be worked on meanwhile.
+  std::function<void()> body_paused = [] {};
 
   /// Value of the first header of that name (any case); empty when absent.
   std::string_view header(std::string_view name) const;
@@ -71,12 +78,13 @@ struct HttpResponse {
 /// Status in the log of a request whose client left before a reply began.
 inline constexpr int kClientClosedRequest = 499;
 
-/// A request after its reply, for the log. No text in it has control characters.
+/// A request after its reply, for the log. No text in it but decoded_path has control characters.
 struct ServedRequest {
-  std::string client;      ///< numeric address
-  std::string method;      ///< empty: the request line could not be read
-  std::string path;        ///< as sent, without the query; empty as `method`
-  std::string request_id;  ///< X-Request-Id of the reply; empty when there was none
+  std::string client;        ///< numeric address
+  std::string method;        ///< empty: the request line could not be read
+  std::string path;          ///< as sent, without the query; empty as `method`
+  std::string decoded_path;  ///< as HttpRequest::path
+  std::string request_id;    ///< X-Request-Id of the reply; empty when there was none
   int status = 0;
   uint64_t bytes = 0;  ///< sent, head included
   std::chrono::duration<double> time{0};
@@ -84,7 +92,8 @@ struct ServedRequest {
   bool complete = true;  ///< the whole reply was sent
 };
 
-/// What the server does with requests. Called from many connection threads at once.
+/// What the server does with requests. Called from many connection threads at once, `refuse` and `served` also from the
+/// thread that accepts connections, for those beyond the limit.
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;

@@ -43,6 +43,29 @@ bool list_has(std::string_view list, std::string_view wanted) {
   return false;
 }
 
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char l = ascii_lower(c);
+  return l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
+}
+
+/// %XX as the byte it stands for; a % without two digits stays.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool escape = text[i] == '%' && i + 2 < text.size();
+    const int high = escape ? hex_digit(text[i + 1]) : -1;
+    const int low = escape ? hex_digit(text[i + 2]) : -1;
+    if (high < 0 || low < 0) {
+      out += text[i];
+      continue;
+    }
+    out += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  return out;
+}
+
 std::optional<GateRefusal> read_request_line(std::string_view line, RequestHead& head) {
   const size_t first = line.find(' ');
   const size_t second = first == std::string_view::npos ? first : line.find(' ', first + 1);
@@ -79,6 +102,7 @@ std::optional<GateRefusal> read_request_line(std::string_view line, RequestHead&
   head.method = method;
   head.target = target;
   if (head.target.empty() || (head.target.front() != '/' && head.target != "*")) head.target.insert(0, 1, '/');
+  head.path = percent_decoded(path_of(head.target));
   head.minor_version = version.back() - '0';
   return std::nullopt;
 }
@@ -145,13 +169,9 @@ std::optional<GateRefusal> read_meaning(RequestHead& head, uint64_t body_limit) 
   return std::nullopt;
 }
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char l = ascii_lower(c);
-  return l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
-}
-
 }  // namespace
+
+std::string_view path_of(std::string_view target) { return target.substr(0, target.find_first_of("?#")); }
 
 bool same_text(std::string_view a, std::string_view b) {
   return a.size() == b.size() &&

@@ -18,6 +18,7 @@ enum class BodyFraming : uint8_t { kNone, kLength, kChunked };
 struct RequestHead {
   std::string method;  ///< GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS
   std::string target;  ///< origin form ("/v1/models?x=1"), or "*"
+  std::string path;    ///< of the target, percent-decoded: what is routed
   int minor_version = 1;
   std::vector<HttpHeader> headers;
   BodyFraming framing = BodyFraming::kNone;
@@ -34,6 +35,9 @@ struct GateRefusal {
 };
 
 GateRefusal body_too_large(uint64_t limit);
+
+/// A target without its query.
+std::string_view path_of(std::string_view target);
 
 /// Where the header block ends: bytes up to and including the blank line, or 0 while more are needed. Refuses a block
 /// beyond `limit` bytes (431), bytes that cannot begin a request (TLS, for one) and bare line feeds.

@@ -9,8 +9,7 @@
 namespace glm53::server {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{50};  // how soon a closed connection is noticed
-constexpr std::chrono::seconds kAtWork{2};      // of silence after which a reply shows that it is being worked on
+constexpr std::chrono::seconds kAtWork{2};  // of silence after which a reply shows that it is being worked on
 constexpr const char* kKeepalive = "keepalive";
 
 ApiError refusal(const engine::SubmitError& error, const std::vector<engine::GenerationRequest>& requests) {
@@ -122,7 +121,7 @@ bool RunningReplies::step(const std::function<bool()>& client_gone, const Take& 
     take(i, *event);
   }
   if (open && !came) {
-    signal_->wait(kLook);
+    signal_->wait(kClientLook);
     if (client_gone()) throw ClientGone();
   }
   return open;

@@ -77,8 +77,8 @@ class RunningReplies {
 
   /// What takes the events of the choices, the last one of each included.
   using Take = std::function<void(size_t choice, engine::GenerationEvent&)>;
-  /// Reads all to their ends, in the order in which events come. Looks at the client every 50 ms and with each event;
-  /// throws ClientGone, and ApiError when the engine did not finish a choice.
+  /// Reads all to their ends, in the order in which events come. Looks at the client every kClientLook and with each
+  /// event; throws ClientGone, and ApiError when the engine did not finish a choice.
   void collect(const std::function<bool()>& client_gone, const Take& take);
 
   /// Shows that a choice is being worked on.
@@ -89,7 +89,7 @@ class RunningReplies {
   void stream(SseWriter& out, const AtWork& at_work, const Take& take);
 
  private:
-  /// One event of each choice that has one, else waits for one, 50 ms at most. False once all have ended.
+  /// One event of each choice that has one, else waits for one, kClientLook at most. False once all have ended.
   bool step(const std::function<bool()>& client_gone, const Take& take);
 
   const std::chrono::seconds keepalive_;

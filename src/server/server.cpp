@@ -9,6 +9,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "glm53/core/ascii.h"
 #include "glm53/core/printable.h"
 #include "server/access_log.h"
 #include "server/api_error.h"
@@ -52,6 +53,7 @@ class LateGenerator final : public Generator {
  public:
   /// `context` of the generator.
   explicit LateGenerator(int64_t context) : context_(context) {}
+  /// From now on all goes to `generator`, which outlives this one.
   void come(Generator& generator) { generator_.store(&generator); }
 
   std::vector<std::shared_ptr<engine::Generation>> submit(std::vector<engine::GenerationRequest> requests) override {
@@ -150,6 +152,7 @@ struct Route {
   std::string_view method;
   std::string_view path;  ///< one that ends in '/' takes every path below it, except "/" itself
   HttpResponse (*handler)(const HttpRequest&, const ApiContext&);
+  bool polled = false;  ///< by load balancers and dashboards: its lines would bury those of the other requests
 
   bool matches(std::string_view wanted) const {
     return path.size() > 1 && path.back() == '/' ? wanted.size() > path.size() && wanted.substr(0, path.size()) == path
@@ -160,11 +163,11 @@ struct Route {
 constexpr std::array<Route, 18> kRoutes = {{
     {"GET", "/", chat_page},
     {"GET", kPagePrefix, chat_page},
-    {"GET", "/health", health},
-    {"GET", "/ping", health},
+    {"GET", "/health", health, true},
+    {"GET", "/ping", health, true},
     {"GET", "/load", load},
     {"GET", "/version", version},
-    {"GET", "/metrics", metrics},
+    {"GET", "/metrics", metrics, true},
     {"GET", "/v1/models", models},
     {"GET", kModelPrefix, one_model},
     {"POST", "/v1/chat/completions", chat_completions},
@@ -208,10 +211,6 @@ bool authorized(const HttpRequest& request, const std::vector<std::string>& keys
 }
 
 // ---- headers of every reply
-
-bool is_visible_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7F; });
-}
 
 /// Replies carry the client's own request id, else that of the generation, else a fresh one. The log line joins them.
 void add_request_id(const HttpRequest& request, HttpResponse& response) {
@@ -276,9 +275,11 @@ class Api final : public HttpHandler {
   }
 
   void served(const ServedRequest& request) override {
-    const Route* route = find_route(request.method == "HEAD" ? "GET" : request.method, route_path(request.path));
+    const Route* route = find_route(request.method, route_path(request.decoded_path));
     counts_.add({std::string(route == nullptr ? "none" : route->path), request.method, request.status});
-    if (context_.rules.settings.server.access_log) spdlog::info("{}", access_line(request));
+    if (!context_.rules.settings.server.access_log) return;
+    const bool polled = route != nullptr && route->polled;
+    spdlog::log(polled ? spdlog::level::debug : spdlog::level::info, "{}", access_line(request));
   }
 
  private:
@@ -289,6 +290,7 @@ class Api final : public HttpHandler {
   }
 
   static const Route* find_route(std::string_view method, std::string_view path) {
+    if (method == "HEAD") method = "GET";
     const auto route = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& candidate) {
       return candidate.method == method && candidate.matches(path);
     });

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/api_error.h"
 #include "server/http_types.h"
 
 namespace glm53::server {
@@ -32,6 +33,26 @@ TEST(BodyMemory, CountsWhatIsBeyondTheBeginningOfEachBody) {
   EXPECT_FALSE(first.grow_to(BodyMemory::kUncounted + 1));
 }
 
+TEST(BodyMemory, WhatFitsIsNotRefusedForWhatDoesNot) {
+  constexpr uint64_t kLimit = 1000;
+  BodyMemory all(kLimit);
+  std::atomic<bool> over{false};
+  std::thread too_large([&] {
+    BodyMemory::Part part(all);
+    while (!over) EXPECT_FALSE(part.grow_to(BodyMemory::kUncounted + kLimit + 1));
+  });
+  int refused = 0;
+  BodyMemory::Part part(all), ordinary(all);
+  for (int i = 0; i < 200'000; ++i) {
+    refused += part.grow_to(BodyMemory::kUncounted + kLimit) ? 0 : 1;
+    refused += ordinary.grow_to(BodyMemory::kUncounted) ? 0 : 1;
+    part.release();
+  }
+  over = true;
+  too_large.join();
+  EXPECT_EQ(refused, 0);
+}
+
 TEST(BodyMemory, TurnsBySize) {
   BodyMemory all(0);
   BodyMemory::Part large(all);
@@ -50,6 +71,68 @@ TEST(BodyMemory, TurnsBySize) {
   late.release();
   large.release();
   late.begin_work(BodyMemory::kLarge + 1, gone);
+}
+
+TEST(BodyMemory, NobodyWaitsForATurnForEver) {
+  BodyMemory all(0, std::chrono::milliseconds(10));
+  BodyMemory::Part first(all), second(all);
+  first.begin_work(BodyMemory::kLarge + 1, stays);
+  try {
+    second.begin_work(BodyMemory::kLarge + 1, stays);
+    FAIL() << "two large bodies at a time";
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status, 503);
+    EXPECT_GT(error.retry_after_s, 0);
+  }
+  first.release();
+  second.begin_work(BodyMemory::kLarge + 1, gone);  // the one that gave up holds nobody up
+}
+
+TEST(BodyMemory, TurnsComeInTheOrderOfArrival) {
+  BodyMemory all(0);
+  std::vector<std::unique_ptr<BodyMemory::Part>> working;
+  for (uint64_t i = 0; i < BodyMemory::kAtWork / BodyMemory::kLarge; ++i) {
+    working.push_back(std::make_unique<BodyMemory::Part>(all));
+    working.back()->begin_work(BodyMemory::kLarge - 1, stays);
+  }
+  std::atomic<bool> waits{false}, served{false};
+  std::thread large_one([&] {
+    BodyMemory::Part part(all);
+    part.begin_work(BodyMemory::kLarge, [&] {
+      waits = true;
+      return false;
+    });
+    served = true;
+  });
+  while (!waits) std::this_thread::yield();
+  // There is room for a small one, but the other has come before.
+  BodyMemory::Part late(all);
+  EXPECT_THROW(late.begin_work(BodyMemory::kSmall + 1, gone), ClientGone);
+  working.pop_back();
+  large_one.join();
+  EXPECT_TRUE(served);
+  late.begin_work(BodyMemory::kSmall + 1, gone);
+}
+
+TEST(BodyMemory, PausedWorkGivesItsTurnAwayAsLongAsLittleIsPaused) {
+  BodyMemory all(0);
+  std::vector<std::unique_ptr<BodyMemory::Part>> parts;
+  const auto begin = [&](uint64_t body) {
+    parts.push_back(std::make_unique<BodyMemory::Part>(all));
+    parts.back()->begin_work(body, gone);
+  };
+  for (uint64_t i = 0; i < BodyMemory::kPaused / BodyMemory::kLarge; ++i) {
+    begin(BodyMemory::kLarge);
+    parts.back()->pause_work();
+    parts.back()->pause_work();  // again: nothing more to give
+  }
+  begin(BodyMemory::kLarge + 1);
+  parts.back()->pause_work();
+  EXPECT_THROW(begin(BodyMemory::kLarge + 1), ClientGone) << "more is paused than the bound";
+  parts.clear();
+  begin(BodyMemory::kLarge + 1);
+  parts.back()->pause_work();
+  begin(BodyMemory::kLarge + 1);
 }
 
 TEST(BodyMemory, ThreadsTakeTurns) {

@@ -84,6 +84,12 @@ class TestHandler final : public HttpHandler {
       release.wait();
       return text(200, std::to_string(request.body.size()));
     }
+    if (request.path == "/paused") {
+      request.body_paused();
+      entered.open();
+      release.wait();
+      return text(200, std::to_string(request.body.size()));
+    }
     if (request.path == "/poll") {
       entered.open();
       while (!request.client_gone()) std::this_thread::sleep_for(milliseconds(5));
@@ -94,6 +100,7 @@ class TestHandler final : public HttpHandler {
   }
 
   HttpResponse refuse(const HttpRequest& request, const ApiError& error) override {
+    if (refusing) refusing();
     HttpResponse response = error_response(error, request.path);
     response.headers.push_back({kRequestId, "refused " + std::string(request.header("x-test"))});
     return response;
@@ -126,6 +133,7 @@ class TestHandler final : public HttpHandler {
 
   std::atomic<int> handled{0};
   Gate entered, release, noticed;
+  std::function<void()> refusing;  ///< runs in each refusal; set before requests come
 
  private:
   std::mutex mutex_;
@@ -177,6 +185,8 @@ TEST_F(HttpServerTest, DecodesPathsAndLeavesHeadersAlone) {
   serve();
   EXPECT_EQ(ask(get("/a%20b?x=1")).body, "GET /a b ");
   EXPECT_EQ(ask(get("/a?b?c=%zz&d#e?f")).body, "GET /a ");
+  EXPECT_EQ(ask(get("/%41%2f%2F%c3%A4+%")).body, "GET /A//\xC3\xA4+% ");
+  EXPECT_EQ(ask(get("/%2541%zz%4")).body, "GET /%41%zz%4 ");
   EXPECT_EQ(ask(get("/header", "X-Test: 100%25\r\n")).body, "100%25");
   EXPECT_EQ(ask(get("/a", "Range: bytes=0-1\r\n")).status, 200);
   EXPECT_EQ(ask(get("/a", "Accept-Encoding: gzip, br\r\n")).header("content-encoding"), "");
@@ -192,7 +202,9 @@ TEST_F(HttpServerTest, HeadHasNoBody) {
   serve();
   RawClient client(port());
   client.send("HEAD /a HTTP/1.1\r\n\r\n" + get("/b"));
-  EXPECT_EQ(client.reply(true).status, 200);
+  const RawReply head = client.reply(true);
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.header("content-length"), std::to_string(std::string("HEAD /a ").size()));
   EXPECT_EQ(client.reply().body, "GET /b ");
 }
 
@@ -535,6 +547,7 @@ TEST_F(HttpServerTest, ReportsEachRequestAfterItsReply) {
   EXPECT_EQ(served.client, "127.0.0.1");
   EXPECT_EQ(served.method, "POST");
   EXPECT_EQ(served.path, "/a%20b");
+  EXPECT_EQ(served.decoded_path, "/a b");
   EXPECT_EQ(served.status, 200);
   EXPECT_GT(served.bytes, reply.size() + std::string("POST /a b text").size());
   EXPECT_TRUE(served.complete);
@@ -575,6 +588,8 @@ TEST_F(HttpServerTest, RefusalsFollowWhatCouldBeReadOfTheRequest) {
   const Case cases[] = {
       {"POST /v1/messages?a HTTP/1.1\r\nX-Test: 1\r\nContent-Length: 1001\r\n\r\n", 413, "POST", "/v1/messages",
        "refused 1"},
+      {"POST /v1/mess%61ges HTTP/1.1\r\nX-Test: 1\r\nContent-Length: 1001\r\n\r\n", 413, "POST", "/v1/mess%61ges",
+       "refused 1"},
       {"POST /a HTTP/1.1\r\nX-Test: 2\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "POST", "/a", "refused 2"},
       {"POST /a HTTP/1.1\r\nX-Test: 3\r\nbroken line\r\n\r\n", 400, "POST", "/a", "refused 3"},
       {"BREW /a HTTP/1.1\r\nX-Test: 4\r\n\r\n", 501, "", "", "refused 4"},
@@ -600,7 +615,7 @@ TEST_F(HttpServerTest, RefusalsFollowWhatCouldBeReadOfTheRequest) {
     } while (reply.status == 503);
     EXPECT_EQ(reply.status, c.status) << c.request;
     EXPECT_EQ(reply.header("x-request-id"), c.id) << c.request;
-    EXPECT_EQ(reply.body.find("\"type\":\"error\"") != std::string::npos, std::string(c.path) == "/v1/messages");
+    EXPECT_EQ(reply.body.find("\"type\":\"error\"") != std::string::npos, std::string(c.path).starts_with("/v1/"));
   }
 }
 
@@ -662,6 +677,69 @@ TEST_F(HttpServerTest, ABodyThatIsDoneHoldsNobodyUp) {
   EXPECT_EQ(ask(post("/length", large)).status, 200);
   handler_.release.open();
   EXPECT_EQ(going_on.reply().body, "0");
+}
+
+TEST_F(HttpServerTest, APausedBodyHoldsNobodyUp) {
+  serve();
+  const std::string large(BodyMemory::kLarge + 1, 'x');
+  RawClient going_on(port());
+  going_on.send(post("/paused", large));
+  handler_.entered.wait();
+  EXPECT_EQ(ask(post("/length", large)).status, 200);
+  handler_.release.open();
+  EXPECT_EQ(going_on.reply().body, std::to_string(large.size()));
+}
+
+TEST_F(HttpServerTest, ABodyWhoseTurnDoesNotComeIsRefused) {
+  HttpLimits limits;
+  limits.turn_patience = milliseconds(10);
+  serve(limits);
+  const std::string large(BodyMemory::kLarge + 1, 'x');
+  RawClient working(port());
+  working.send(post("/wait", large));
+  handler_.entered.wait();
+  RawClient late(port());
+  late.send(post("/length", large));
+  const RawReply reply = late.reply();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.header("retry-after"), "5");
+  late.send(get("/a"));  // the body was read, so the connection goes on
+  EXPECT_EQ(late.reply().status, 200);
+  handler_.release.open();
+  EXPECT_EQ(working.reply().status, 200);
+}
+
+TEST_F(HttpServerTest, ConnectionsEndWhileAnotherIsBeingRefused) {
+  HttpLimits limits;
+  limits.max_connections = 1;
+  Gate refusing;
+  handler_.refusing = [&] {
+    refusing.open();
+    handler_.release.wait();
+  };
+  serve(limits);
+  RawClient first(port(), std::chrono::seconds(5));
+  first.send(get("/a"));
+  EXPECT_EQ(first.reply().status, 200);
+  RawClient second(port());
+  refusing.wait();
+  first.half_close();
+  EXPECT_TRUE(first.closed());
+  handler_.release.open();
+  EXPECT_EQ(second.reply().status, 503);
+}
+
+TEST_F(HttpServerTest, ARefusalThatFailsEndsNothingElse) {
+  HttpLimits limits;
+  limits.max_connections = 1;
+  handler_.refusing = [] { throw std::bad_alloc(); };
+  serve(limits);
+  RawClient first(port());
+  first.send(get("/a"));
+  EXPECT_EQ(first.reply().status, 200);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(get("/a")).status, 0);
+  first.send(get("/b"));
+  EXPECT_EQ(first.reply().body, "GET /b ");
 }
 
 TEST_F(HttpServerTest, ManyConnectionsAtOnce) {

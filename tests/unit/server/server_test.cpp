@@ -231,6 +231,25 @@ TEST_F(ServerTest, EveryRequestIsALineOfTheLogWithoutWhatItSays) {
   }
 }
 
+TEST_F(ServerTest, WhatIsPolledIsLoggedAtLevelDebug) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  const auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log));
+  logger->set_pattern("%l %v");
+  logger->set_level(spdlog::level::debug);
+  spdlog::set_default_logger(logger);
+  settings_.server.access_log = true;
+  for (const char* path : {"/health", "/ping", "/metrics", "/version"}) ask(get(path));
+  ask("HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n");
+  server_.reset();  // its lines are written
+  spdlog::set_default_logger(before);
+  for (const char* path : {"/health", "/ping", "/metrics"}) {
+    EXPECT_THAT(log.str(), testing::ContainsRegex(std::string("\ndebug client=[^\n]* path=") + path)) << log.str();
+    EXPECT_THAT(log.str(), testing::Not(testing::ContainsRegex(std::string("info client=[^\n]* path=") + path)));
+  }
+  EXPECT_THAT(log.str(), testing::ContainsRegex("\ninfo client=[^\n]* path=/version"));
+}
+
 TEST_F(ServerTest, ApiKeys) {
   settings_.server.api_key = {"first-key", "second"};
   EXPECT_EQ(ask(get("/health")).status, 200);
