@@ -42,10 +42,11 @@ engine::GenerationRequest chat_generation(const ChatRequest& request, std::vecto
   generation.reply.start = text::start_channel(generation.prompt, api.tokenizer);
   generation.reply.tools = offered_tools(request.prompt.tools, request.tool_choice);
   generation.reply.unknown_tools = !request.tool_choice.restricts();
-  generation.reply.spelled_tags = settings.api.tool_tags == "text-too";
   generation.reply.parallel_calls = request.parallel_tool_calls;
   generation.reply.incremental_calls = request.common.stream && settings.api.tool_stream == "incremental";
   generation.grammar = reply_grammar(request, generation.reply.tools.get(), api);
+  // A grammar's calls have tags that are tokens; what is spelled in its free text and values was not held to it.
+  generation.reply.spelled_tags = settings.api.tool_tags == "text-too" && generation.grammar == nullptr;
   const int budget = settings.defaults.reasoning_budget;  // 0: none; a request's 0 means no reasoning at all
   generation.reasoning_budget = request.reasoning_budget.value_or(budget > 0 ? budget : -1);
   generation.loop_guard = settings.guards.loop;

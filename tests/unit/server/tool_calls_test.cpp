@@ -160,12 +160,27 @@ TEST_F(ToolCallsTest, SettingsOfTheServerReachTheParser) {
   EXPECT_EQ(generator_.last().grammar, nullptr);
   server_.reset();
   settings_.api.tool_tags = "text-too";
-  settings_.api.tool_grammar = true;
   chat(kTools);
   EXPECT_TRUE(generator_.last().reply.spelled_tags);
+  EXPECT_EQ(generator_.last().grammar, nullptr);
+  server_.reset();
+  settings_.api.tool_grammar = true;
+  chat(kTools);
   EXPECT_NE(generator_.last().grammar, nullptr);
   chat(R"("n":1)");
   EXPECT_EQ(generator_.last().grammar, nullptr);
+}
+
+// Ordinary text of a grammar may spell a call that the grammar has not seen.
+TEST_F(ToolCallsTest, SpelledCallsDoNotEvadeAGrammar) {
+  settings_.api.tool_tags = "text-too";
+  const std::string strict = R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])";
+  for (const std::string& fields : {strict, std::string(kTools) + R"(,"tool_choice":"required")",
+                                    std::string(kTools) + R"(,"guided_regex":"(.|\n)*")"}) {
+    chat(fields);
+    EXPECT_NE(generator_.last().grammar, nullptr) << fields;
+    EXPECT_FALSE(generator_.last().reply.spelled_tags) << fields;
+  }
 }
 
 TEST_F(ToolCallsTest, ArgumentsComePiecewiseOnlyInStreams) {
