@@ -48,6 +48,12 @@ ApiError unavailable(const std::string& message) {
   return error;
 }
 
+ApiError busy(const std::string& message, const std::string& code) {
+  ApiError error(429, message, {}, code);
+  error.retry_after_s = kRetryAfterSeconds;
+  return error;
+}
+
 ApiError bad_field(std::string field, const std::string& message) { return {400, message, std::move(field)}; }
 
 std::string error_json(const ApiError& error) {

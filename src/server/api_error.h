@@ -25,6 +25,9 @@ inline constexpr int kRetryAfterSeconds = 5;
 /// 503 for a request that another time would be served, with Retry-After.
 ApiError unavailable(const std::string& message);
 
+/// 429 for a request that finds too many others before it, with Retry-After.
+ApiError busy(const std::string& message, const std::string& code);
+
 /// 400 that names a field.
 ApiError bad_field(std::string field, const std::string& message);
 

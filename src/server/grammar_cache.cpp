@@ -8,11 +8,7 @@
 namespace glm53::server {
 namespace {
 
-ApiError busy() {
-  ApiError error(429, "too many grammars are being compiled", {}, "busy");
-  error.retry_after_s = 5;
-  return error;
-}
+ApiError too_many() { return busy("too many grammars are being compiled", "busy"); }
 
 }  // namespace
 
@@ -29,8 +25,11 @@ std::shared_ptr<text::GrammarTables> GrammarCache::get(const std::string& key, c
     }
     if (const auto found = pending_.find(key); found != pending_.end()) {
       const std::shared_future<Tables> other = found->second;
+      ++waiting_;
       lock.unlock();
-      if (other.wait_for(limits_.patience) != std::future_status::ready) throw busy();
+      const std::future_status status = other.wait_for(limits_.patience);
+      --waiting_;
+      if (status != std::future_status::ready) throw too_many();
       return other.get();
     }
     pending_.emplace(key, promise.get_future().share());
@@ -50,9 +49,9 @@ std::shared_ptr<text::GrammarTables> GrammarCache::get(const std::string& key, c
   {
     const std::lock_guard lock(mutex_);
     pending_.erase(key);
-    entries_.push_front({nullptr, tables, bytes + key.size()});
-    const auto place = index_.emplace(key, entries_.begin()).first;
-    entries_.front().key = &place->first;
+    std::list<Entry> made = {{nullptr, tables, bytes + key.size()}};
+    made.front().key = &index_.emplace(key, made.begin()).first->first;
+    entries_.splice(entries_.begin(), made);
     dropped = trim();
   }
   promise.set_value(tables);
@@ -65,7 +64,7 @@ GrammarCache::Tables GrammarCache::make(const Compile& compile, size_t& bytes) {
     explicit Place(GrammarCache& cache) : owner(cache) {
       std::unique_lock lock(owner.mutex_);
       const auto free = [this] { return owner.compiling_ < owner.limits_.compiling; };
-      if (!owner.compiled_.wait_for(lock, owner.limits_.patience, free)) throw busy();
+      if (!owner.compiled_.wait_for(lock, owner.limits_.patience, free)) throw too_many();
       ++owner.compiling_;
     }
     ~Place() {

@@ -1,6 +1,7 @@
 // Compiled grammars of past requests (spec 40 §12.2), so that what was worked out for one serves the next.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -39,6 +40,8 @@ class GrammarCache {
 
   size_t size() const;
   size_t bytes() const;
+  /// Threads that wait for the outcome of another that compiles the same.
+  int waiting() const { return waiting_; }
 
  private:
   using Tables = std::shared_ptr<text::GrammarTables>;
@@ -54,6 +57,7 @@ class GrammarCache {
 
   const std::shared_ptr<const text::TokenTrie> trie_;
   const Limits limits_;
+  std::atomic<int> waiting_{0};
   mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable compiled_;
   int compiling_ = 0;

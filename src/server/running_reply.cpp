@@ -21,10 +21,7 @@ ApiError refusal(const engine::SubmitError& error, const std::vector<engine::Gen
     return bad_field(requests.front().allowed_ids.empty() ? "stop_token_ids" : "allowed_token_ids", error.what());
   }
   if (error.kind == Kind::kBadRequest) return {400, error.what()};
-  if (error.kind != Kind::kQueueFull) return unavailable(error.what());
-  ApiError full(429, error.what(), {}, "queue_full");
-  full.retry_after_s = kRetryAfterSeconds;
-  return full;
+  return error.kind == Kind::kQueueFull ? busy(error.what(), "queue_full") : unavailable(error.what());
 }
 
 /// Throws for an end that is no reply.
