@@ -20,6 +20,7 @@
 #include "glm53/core/error.h"
 #include "text/offered_tools.h"
 #include "text/prompt_json.h"
+#include "text/tool_tags.h"
 
 namespace glm53::text {
 

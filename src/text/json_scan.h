@@ -6,8 +6,8 @@
 
 namespace glm53::text {
 
-/// Knows JSON's structure, not its spelling: numbers, words, escapes and depth are PromptJson::parse's to refuse. What
-/// that parses as an object is followed to its end.
+/// Knows JSON's structure, not its spelling: numbers, words, escapes and depth are PromptJson::parse's to refuse.
+/// Whatever PromptJson::parse takes for an object is followed to its end.
 class JsonObjectScan {
  public:
   enum class Status : uint8_t { kOpen, kComplete, kNotJson };

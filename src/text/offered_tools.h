@@ -1,7 +1,6 @@
-// What a request offers to be called, and what its calls are written with (spec 40 §4).
+// The functions that a request offers (spec 40 §4).
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,18 +15,5 @@ struct OfferedTool {
   bool strict = false;    ///< calls must follow the schema
 };
 using OfferedTools = std::vector<OfferedTool>;
-
-/// Ids of the tags of a call (spec 40 §4.1).
-struct ToolTags {
-  int32_t call_open = -1;
-  int32_t call_close = -1;
-  int32_t key_open = -1;
-  int32_t key_close = -1;
-  int32_t value_open = -1;
-  int32_t value_close = -1;
-};
-
-/// Of one reply; the last one ends it (spec 40 §4.5).
-inline constexpr int kMaxCalls = 128;
 
 }  // namespace glm53::text

@@ -76,7 +76,7 @@ ReplyParser::ReplyParser(const Tokenizer& tokenizer, ReplyOptions options)
     const ToolTags& tags = markers_.tags;
     for (const int32_t id :
          {tags.call_open, tags.call_close, tags.key_open, tags.key_close, tags.value_open, tags.value_close}) {
-      tags_.push_back({-1, tokenizer_.token_bytes(id), tool_tag(tags, id), 0});
+      tags_.push_back({-1, tokenizer_.token_bytes(id), tags.of(id), 0});
     }
   }
 }
@@ -90,7 +90,7 @@ bool ReplyParser::push(int32_t id, std::vector<ReplyDelta>& out) {
     }
     return false;
   }
-  return push_spelling(out) || push_unit({id, text, tool_tag(markers_.tags, id), 1}, out);
+  return push_spelling(out) || push_unit({id, text, markers_.tags.of(id), 1}, out);
 }
 
 void ReplyParser::finish(ReplyEnd end, std::vector<ReplyDelta>& out) {
@@ -159,7 +159,7 @@ bool ReplyParser::push_plain(const ReplyUnit& unit, std::vector<ReplyDelta>& out
       }
       return false;
     }
-    reasoning_tokens_ += in_reasoning ? 1 : 0;
+    reasoning_tokens_ += in_reasoning ? unit.tokens : 0;
     if (id == markers_.think_open && (in_reasoning || options_.thinking)) {
       if (feed_silent_marker(id, false, out)) {
         return true;

@@ -15,6 +15,7 @@
 #include "text/stop_matcher.h"
 #include "text/tokenizer.h"
 #include "text/tool_call_parser.h"
+#include "text/tool_tags.h"
 
 namespace glm53::text {
 

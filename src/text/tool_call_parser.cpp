@@ -13,7 +13,6 @@ namespace {
 constexpr size_t kUnknownName = 64;  // longest name of a tool that was not offered
 // What is held as a call may as well be prose that only mentions one: these bound how long it is waited for.
 constexpr size_t kUnopenedKey = 256;           // longest key without <arg_key>
-constexpr size_t kOpenedKey = 1024;            // longest key
 constexpr size_t kJsonBody = size_t{1} << 18;  // longest call in JSON
 
 const PromptJson kNoSchema;
@@ -41,7 +40,9 @@ bool is_callable_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), readable);
 }
 
-bool is_readable_key(std::string_view name) { return !name.empty() && strip_back(strip_front(name)) == name; }
+bool is_readable_key(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxArgumentName && strip_back(strip_front(name)) == name;
+}
 
 ToolNames::ToolNames(const OfferedTools& tools) {
   for (const OfferedTool& tool : tools) {
@@ -61,16 +62,6 @@ const OfferedTool* ToolNames::find(const std::string& name) const {
 
 bool ToolNames::continues(const std::string& name, char next) const {
   return name.size() < longest_ && (is_word(next) || next == '.' || in_names_[static_cast<unsigned char>(next)]);
-}
-
-ToolTag tool_tag(const ToolTags& tags, int32_t id) {
-  if (id == tags.call_open) return ToolTag::kCallOpen;
-  if (id == tags.call_close) return ToolTag::kCallClose;
-  if (id == tags.key_open) return ToolTag::kKeyOpen;
-  if (id == tags.key_close) return ToolTag::kKeyClose;
-  if (id == tags.value_open) return ToolTag::kValueOpen;
-  if (id == tags.value_close) return ToolTag::kValueClose;
-  return ToolTag::kNone;
 }
 
 ToolCallParser::Status ToolCallParser::push(std::string_view bytes) { return take_text(decoder_.push(bytes)); }
@@ -115,7 +106,7 @@ ToolCallParser::Status ToolCallParser::take_text(std::string_view text) {
       return strip_front(text).empty() ? Status::kOpen : malformed();
     case State::kKey:
       text_ += text;
-      return text_.size() <= kOpenedKey ? Status::kOpen : malformed();
+      return text_.size() <= kMaxArgumentName ? Status::kOpen : malformed();
     case State::kJson:
       return take_json(text);
     case State::kValue:

@@ -15,15 +15,18 @@
 #include "text/prompt_json.h"
 #include "text/tokenizer.h"
 #include "text/tool_arguments.h"
+#include "text/tool_tags.h"
 
 namespace glm53::text {
 
-inline constexpr size_t kMaxToolName = 256;  ///< bytes
+inline constexpr int kMaxCalls = 128;             ///< of one reply; the last one ends it (spec 40 §4.5)
+inline constexpr size_t kMaxToolName = 256;       ///< bytes
+inline constexpr size_t kMaxArgumentName = 1024;  ///< bytes
 
 /// Whether a reply can call a function of this name: 1 to kMaxToolName bytes, none of them white space or a control
 /// character of ASCII, nor '<', with which a tag begins, and '{' not the first, with which a JSON body begins.
 bool is_callable_name(std::string_view name);
-/// Whether a reply can give an argument of this name: it is not empty and has no white space around it.
+/// Whether a reply can give an argument of this name: 1 to kMaxArgumentName bytes, no white space around them.
 bool is_readable_key(std::string_view name);
 
 /// Looks up the tools of a request by the names that a model writes.
@@ -43,9 +46,6 @@ class ToolNames {
   std::array<bool, 256> in_names_{};
   size_t longest_ = 64;
 };
-
-enum class ToolTag : uint8_t { kNone, kCallOpen, kCallClose, kKeyOpen, kKeyClose, kValueOpen, kValueClose };
-ToolTag tool_tag(const ToolTags& tags, int32_t id);
 
 /// What is well formed is a call, and so is what the repairs of spec 40 §4.4 make well formed; all else is text.
 /// Repairs need a tool that was offered.

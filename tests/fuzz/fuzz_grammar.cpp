@@ -53,13 +53,14 @@ struct Walk {
   bool complete = false;
 };
 
-/// A walk over allowed ids, some of them taken back and taken again.
+/// A walk over allowed ids, some of them taken back and taken again: 300 steps, those that the grammar forces not
+/// counted.
 Walk walk(std::shared_ptr<const Grammar> grammar, uint32_t seed) {
   static const std::shared_ptr<const TokenTrie> trie = byte_trie();
   GrammarMatcher matcher(std::make_shared<GrammarTables>(std::move(grammar), trie));
   std::minstd_rand rng(seed);
   Walk walk;
-  for (int step = 0; step < 300; ++step) {
+  for (int step = 0; step < 300 && walk.ids.size() < 4096;) {
     const auto mask = matcher.next_mask();
     std::vector<int32_t> allowed;
     int32_t refused = -1;
@@ -72,6 +73,7 @@ Walk walk(std::shared_ptr<const Grammar> grammar, uint32_t seed) {
       }
     }
     require(!allowed.empty());
+    step += allowed.size() > 1 ? 1 : 0;
     const bool may_end = matcher.allows(kEnd);
     require(may_end == matcher.can_end());
     if (refused >= 0) require(!matcher.accept(refused));
@@ -95,9 +97,9 @@ std::string text_of(const Walk& walk) {
   return text;
 }
 
-void require_json(const std::string& text) {
+PromptJson parsed(const std::string& json) {
   try {
-    PromptJson::parse(text, 300);
+    return PromptJson::parse(json, 300);
   } catch (const PromptJson::ParseError&) {
     std::abort();
   }
@@ -107,7 +109,7 @@ void run_schema(std::string_view text, bool compact, uint32_t seed) {
   JsonGrammarOptions options;
   options.any_whitespace = !compact;
   const Walk done = walk(compile_json_schema(text, options), seed);
-  if (done.complete) require_json(text_of(done));
+  if (done.complete) parsed(text_of(done));
 }
 
 void run_choices(std::string_view text, uint32_t seed) {
@@ -119,6 +121,32 @@ void run_choices(std::string_view text, uint32_t seed) {
   }
   const Walk done = walk(compile_choice(choices), seed);
   if (done.complete) require(std::find(choices.begin(), choices.end(), text_of(done)) != choices.end());
+}
+
+/// A call as the walk writes it: its name and the names of its arguments, each once.
+struct Written {
+  std::string name;
+  std::vector<std::string> keys;
+  std::string key;  ///< being written
+  ToolTag last = ToolTag::kNone;
+
+  void take(char byte) {
+    if (last == ToolTag::kNone && byte != '\n') name += byte;  // a line end may follow the name
+    if (last == ToolTag::kKeyOpen) key += byte;
+  }
+  void take_tag(ToolTag tag) {
+    last = tag;
+    if (tag != ToolTag::kKeyClose) return;
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    key.clear();
+  }
+};
+
+std::vector<std::string> keys_of(const std::string& arguments) {
+  std::vector<std::string> keys;
+  const PromptJson object = parsed(arguments);
+  for (const auto& [key, value] : object.members()) keys.push_back(key);
+  return keys;
 }
 
 void run_functions(std::string_view text, bool strict, bool free_text, uint32_t seed) {
@@ -139,20 +167,24 @@ void run_functions(std::string_view text, bool strict, bool free_text, uint32_t 
   const ToolNames names(functions);
   ArgumentTypers typers;
   std::optional<ToolCallParser> call;
+  Written written;
   for (const int32_t id : done.ids) {
-    const ToolTag tag = tool_tag(kTags, id);
+    const ToolTag tag = kTags.of(id);
     if (tag == ToolTag::kCallOpen) {
       require(!call);
       call.emplace(names, typers, ToolCallParser::Options{});
+      written = {};
     } else if (tag == ToolTag::kCallClose) {
       require(call && call->push_tag(tag, "") == ToolCallParser::Status::kCall);
-      require_json(call->take_arguments());
+      require(call->name() == written.name && keys_of(call->take_arguments()) == written.keys);
       call.reset();
     } else if (tag != ToolTag::kNone) {
       require(call && call->push_tag(tag, "") == ToolCallParser::Status::kOpen);
+      written.take_tag(tag);
     } else if (call) {
       const char byte = static_cast<char>(id);
       require(call->push({&byte, 1}) == ToolCallParser::Status::kOpen);
+      written.take(byte);
     }
   }
   require(!done.complete || !call);

@@ -7,6 +7,7 @@
 
 #include "glm53/core/error.h"
 #include "grammar_test_util.h"
+#include "text/tool_call_parser.h"
 
 namespace glm53::test {
 namespace {
@@ -238,6 +239,14 @@ TEST(ToolGrammar, PropertiesThatCannotBeReadBackAreLeftOut) {
   EXPECT_TRUE(takes(tables, "<c>f<k>c d</k><v>null</v></c>"));
   for (const char* name : {"", " a", "a", "b ", "b"}) {
     EXPECT_FALSE(takes(tables, "<c>f<k>" + std::string(name) + "</k><v>null</v></c>")) << name;
+  }
+}
+
+TEST(ToolGrammar, NamesOfArgumentsAsLongAsTheParserReads) {
+  for (const size_t length : {kMaxArgumentName, kMaxArgumentName + 1}) {
+    const std::string key(length, 'k');
+    const auto tables = tables_of({{"f", R"({"properties":{")" + key + R"(":{"type":"null"}}})"}});
+    EXPECT_EQ(takes(tables, "<c>f<k>" + key + "</k><v>null</v></c>"), length == kMaxArgumentName);
   }
 }
 

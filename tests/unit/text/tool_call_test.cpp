@@ -471,6 +471,22 @@ TEST(ToolCalls, TextIsGivenOutOnceItIsNoCall) {
   }
 }
 
+// A call that is spelled is read byte by byte; of what becomes reasoning, tokens count all the same.
+TEST(ToolCalls, ReasoningWithinWhatWasNoSpelledCall) {
+  ReplyOptions options = case_options(false, false);
+  options.spelled_tags = true;
+  std::vector<int32_t> ids = spelled("<tool_call>get_weather<arg_key>city</arg_key><arg_value>");
+  ids.push_back(tiny_tokenizer().require_added("<think>"));
+  const std::vector<int32_t> reasoning = spelled("somewhere far away</arg_value> and no call");
+  ids.insert(ids.end(), reasoning.begin(), reasoning.end());
+  ReplyParser parser(tiny_tokenizer(), options);
+  std::vector<ReplyDelta> out;
+  for (const int32_t id : ids) parser.push(id, out);
+  parser.finish(ReplyEnd::kComplete, out);
+  EXPECT_TRUE(parser.in_reasoning());
+  EXPECT_EQ(parser.reasoning_tokens(), std::ssize(reasoning));
+}
+
 TEST(ToolCalls, WhatIsHeldForACallHasABound) {
   const int32_t letter = in_bytes(tiny_tokenizer().encode("x")).front();
   const auto held = [&](const std::string& head, size_t enough) {
@@ -481,8 +497,8 @@ TEST(ToolCalls, WhatIsHeldForACallHasABound) {
     return out.empty();
   };
   const std::string key = "<tool_call>get_weather<arg_key>";
-  EXPECT_TRUE(held(key, 1000));
-  EXPECT_FALSE(held(key, 1025));
+  EXPECT_TRUE(held(key, kMaxArgumentName));
+  EXPECT_FALSE(held(key, kMaxArgumentName + 1));
   const std::string json = R"(<tool_call>{"name": "write_file", "arguments": {"content": ")";
   EXPECT_TRUE(held(json, 262'000));
   EXPECT_FALSE(held(json, 262'145));
