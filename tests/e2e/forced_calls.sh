@@ -62,11 +62,14 @@ free_once() {
   local reply
   reply=$(chat "$tools,$1")
   # Names and keys are the request's, values need not be there.
-  [ "$(jq -r '[.choices[0].message.tool_calls[]? | .function.name as $name | (.function.arguments | fromjson | keys) as $keys |
-    if $name == "get_weather" then $keys - ["city", "days"] == [] else $name == "get_time" and $keys == [] end] | all' <<<"$reply" 2>&1)" = true ] ||
+  [ "$(jq -r '.choices | length == 1 and (.[0].message.tool_calls // [] | all(.function.name as $name |
+    (.function.arguments | fromjson | keys) as $keys |
+    if $name == "get_weather" then $keys - ["city", "days"] == [] else $name == "get_time" and $keys == [] end))' <<<"$reply" 2>&1)" = true ] ||
     echo "$1: $reply"
+  jq -r '.choices[]?.message.tool_calls[]?.function.name' <<<"$reply" >>"$scratch/called"
 }
 every_draw "api.tool_grammar: calls of the model's own accord" free_once
+equal "and there are some" "$([ -s "$scratch/called" ] && echo yes)" yes
 equal "api.tool_grammar: a reply without calls stays as it is" "$(story)" "$free"
 stop_server
 finish
