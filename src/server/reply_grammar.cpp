@@ -8,7 +8,7 @@
 #include "glm53/core/error.h"
 #include "server/api_error.h"
 #include "server/grammar_cache.h"
-#include "text/compile_budget.h"
+#include "text/grammar_error.h"
 
 namespace glm53::server {
 namespace {
@@ -60,6 +60,15 @@ std::shared_ptr<const text::Grammar> compile_content(const OutputConstraint& con
   throw std::logic_error("compile_content: no constraint");
 }
 
+constexpr int kLoggedParts = 10;  // of one request
+
+/// Names may hold anything; within quotes they stay one line.
+void log_unheeded(const text::OfferedTool& function, std::string_view argument, const std::string& why) {
+  const auto quoted = [](std::string_view name) { return PromptJson::string(std::string(name)).dump(); };
+  spdlog::info("tools: calls of {} are not held to all of its schema: {}{}", quoted(function.name),
+               argument.empty() ? "" : "argument " + quoted(argument) + ": ", why);
+}
+
 /// Calls alone; with `content`, that or calls; with `free_text`, calls of strict functions as their schemas say and
 /// everything else as it comes.
 std::shared_ptr<text::GrammarTables> call_grammar(const ChatRequest& request, const text::OfferedTools& tools,
@@ -78,6 +87,11 @@ std::shared_ptr<text::GrammarTables> call_grammar(const ChatRequest& request, co
     options.parallel = parallel;
     options.arguments_once = !free_text;
     options.free_text = free_text;
+    int unheeded = 0;
+    options.unheeded = [&](const text::OfferedTool& function, std::string_view argument, const std::string& why) {
+      if (unheeded < kLoggedParts) log_unheeded(function, argument, why);
+      if (++unheeded == kLoggedParts + 1) spdlog::info("tools: further parts of schemas that calls are not held to");
+    };
     const PromptJson any_object = PromptJson::object({{"type", PromptJson::string("object")}});
     if (content != nullptr) {
       options.json = content->json;

@@ -150,20 +150,20 @@ void emit_characters(GrammarBuilder& builder, int32_t from, char32_t low, char32
 
 int32_t CharNfa::add_node() {
   budget_->spend(kNodeWork);
-  if (nodes_.size() >= kMaxNodes) throw Error("pattern: too large");
+  if (nodes_.size() >= kMaxNodes) throw UnsupportedSchema("pattern: too large");
   nodes_.emplace_back();
   return static_cast<int32_t>(nodes_.size()) - 1;
 }
 
 void CharNfa::edge(int32_t from, char32_t low, char32_t high, int32_t to) {
   budget_->spend(kEdgeWork);
-  if (++edges_ > kMaxEdges) throw Error("pattern: too large");
+  if (++edges_ > kMaxEdges) throw UnsupportedSchema("pattern: too large");
   nodes_[static_cast<size_t>(from)].edges.push_back({low, high, to});
 }
 
 void CharNfa::epsilon(int32_t from, int32_t to) {
   budget_->spend(kEdgeWork);
-  if (++edges_ > kMaxEdges) throw Error("pattern: too large");
+  if (++edges_ > kMaxEdges) throw UnsupportedSchema("pattern: too large");
   nodes_[static_cast<size_t>(from)].epsilons.push_back(to);
 }
 

@@ -5,15 +5,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "glm53/core/error.h"
+#include "text/grammar_error.h"
 
 namespace glm53::text {
-
-/// The whole is too much, though no part of it is wrong.
-class GrammarTooLarge : public Error {
- public:
-  using Error::Error;
-};
 
 /// Everything that a compilation does in a loop is paid from one budget, so that no combination of keywords, each
 /// within its own limit, keeps a thread busy. Work decides, so that a schema is refused on any machine or on none; time

@@ -10,7 +10,6 @@
 #include "text/char_nfa.h"
 #include "text/grammar_builder.h"
 #include "text/json_pieces.h"
-#include "text/json_pointer.h"
 #include "text/json_schema.h"
 #include "text/json_schema_keywords.h"
 #include "text/tool_call_parser.h"
@@ -82,7 +81,8 @@ class ToolCalls {
         pieces_(pieces),
         tags_(tags),
         arguments_once_(options.arguments_once),
-        options_(options.json) {}
+        options_(options.json),
+        unheeded_(options.unheeded) {}
 
   /// "<tool_call>" name arguments "</tool_call>".
   void function(int32_t from, const OfferedTool& function, int32_t to) {
@@ -168,11 +168,11 @@ class ToolCalls {
   /// Adds what `schema` declares, and what the schemas do that it refers to or combines; of those that may not hold,
   /// not `always`, nothing is required.
   void find_arguments(const PromptJson& schema, const OfferedTool& function, bool always, int depth, Arguments& out) {
-    if (!schema.is_object() || depth > GrammarLimits::kSchemaDepth || !out.seen.insert({&schema, always}).second)
-      return;
+    if (!schema.is_object() || !out.seen.insert({&schema, always}).second) return;
+    if (depth > GrammarLimits::kSchemaDepth) return unheeded(function, "", "schema: nested more than 64 deep");
     builder_.budget().spend(100 + 20 * schema.members().size());
-    if (function.strict) check_top(schema);
-    if (const PromptJson* properties = schema.find("properties"); properties != nullptr && properties->is_object()) {
+    look_at_top(schema, function);
+    if (const PromptJson* properties = keyword(schema, "properties", PromptJson::Kind::kObject, function)) {
       for (const auto& [name, property] : properties->members()) {
         const auto [place, added] = out.places.emplace(name, out.declared.size());
         if (added) out.declared.push_back({name, {}});
@@ -181,34 +181,57 @@ class ToolCalls {
         if (std::ranges::find(schemas, &property) == schemas.end()) schemas.push_back(&property);
       }
     }
-    if (const PromptJson* names = schema.find("required"); always && names != nullptr && names->is_array()) {
+    const PromptJson* names = keyword(schema, "required", PromptJson::Kind::kArray, function);
+    if (always && names != nullptr) {
       for (const PromptJson& name : names->items()) {
         if (name.is_string()) out.required.insert(name.as_string());
       }
     }
-    if (const PromptJson* reference = schema.find("$ref"); reference != nullptr && reference->is_string()) {
-      size_t compared = 0;
-      const PromptJson* target = find_reference(function.parameters, reference->as_string(), &compared);
-      builder_.budget().spend(compared + 2 * reference->as_string().size());
+    if (const PromptJson* reference = keyword(schema, "$ref", PromptJson::Kind::kString, function)) {
+      const PromptJson* target = nullptr;
+      try {
+        target = &resolve_reference(function.parameters, reference->as_string(), builder_.budget());
+      } catch (const GrammarTooLarge&) {
+        throw;
+      } catch (const Error& error) {
+        if (function.strict) throw;  // it would be a function without arguments
+        unheeded(function, "", error.what());
+      }
       if (target != nullptr) find_arguments(*target, function, always, depth + 1, out);
     }
-    for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
-      const PromptJson* list = schema.find(keyword);
-      if (list == nullptr || !list->is_array()) continue;
-      const bool all = std::string_view(keyword) == "allOf" || list->items().size() == 1;
+    for (const char* name : {"allOf", "anyOf", "oneOf"}) {
+      const PromptJson* list = keyword(schema, name, PromptJson::Kind::kArray, function);
+      if (list == nullptr) continue;
+      const bool all = std::string_view(name) == "allOf" || list->items().size() == 1;
       for (const PromptJson& part : list->items()) find_arguments(part, function, always && all, depth + 1, out);
     }
   }
 
-  /// What is said at the top beside the properties would go unheeded.
-  static void check_top(const PromptJson& schema) {
+  /// Null where there is none of this kind: a strict function is at fault if there is another.
+  static const PromptJson* keyword(const PromptJson& schema, const char* name, PromptJson::Kind kind,
+                                   const OfferedTool& function) {
+    const PromptJson* value = schema.find(name);
+    if (value == nullptr || value->kind() == kind) return value;
+    if (!function.strict) return nullptr;
+    const bool object = kind == PromptJson::Kind::kObject;
+    throw Error("schema: '" + std::string(name) + "' must be " +
+                (object                             ? "an object"
+                 : kind == PromptJson::Kind::kArray ? "a list"
+                                                    : "a string"));
+  }
+
+  void look_at_top(const PromptJson& schema, const OfferedTool& function) {
     for (const auto& [key, value] : schema.members()) {
       const bool heeded = key == "type" || key == "properties" || key == "required" || key == "additionalProperties" ||
                           (key == "$ref" && schema.find("properties") == nullptr);
       if (!heeded && !value.is_null() && is_assertion(key)) {
-        throw Error("schema: '" + key + "' is not supported at the top of a strict function's parameters");
+        unheeded(function, "", "schema: '" + key + "' is not supported at the top of a function's parameters");
       }
     }
+  }
+
+  void unheeded(const OfferedTool& function, std::string_view argument, const std::string& why) {
+    if (unheeded_) unheeded_(function, argument, why);
   }
 
   /// "<arg_key>" name "</arg_key>" "<arg_value>" value "</arg_value>".
@@ -226,25 +249,59 @@ class ToolCalls {
     builder_.token(key_end, tags_.key_close, between);
     newline(between, before_value);
     builder_.token(before_value, tags_.value_open, value);
-    for (const PromptJson* schema : schemas) draw_value(value, *schema, function, value_end);
+    for (const PromptJson* schema : schemas) draw_value(value, name, *schema, function, value_end);
     builder_.token(value_end, tags_.value_close, after);
     newline(after, builder_.end(rule));
     return rule;
   }
 
-  void draw_value(int32_t from, const PromptJson& schema, const OfferedTool& function, int32_t to) {
+  void draw_value(int32_t from, std::string_view name, const PromptJson& schema, const OfferedTool& function,
+                  int32_t to) {
     SchemaCompiler::Kinds kinds;
+    const auto fall_back = [&](const Error& error) {  // to the form that spec 40 §4.5 wants for such an argument
+      unheeded(function, name, error.what());
+      kinds = not_strict(schema);
+    };
     try {
       kinds = SchemaCompiler(builder_, pieces_, function.parameters, options_).compile_argument(schema);
     } catch (const GrammarTooLarge&) {
       throw;
-    } catch (const Error&) {
+    } catch (const UnsupportedSchema& error) {
+      fall_back(error);
+    } catch (const Error& error) {
       if (function.strict) throw;
-      kinds = by_type(schema);  // the form that spec 40 §4.5 wants for such an argument
+      fall_back(error);
     }
     if (kinds.text) any_text(from, to);
     builder_.literals(from, std::move(kinds.texts), to);
     if (kinds.json) builder_.call(from, *kinds.json, to);
+  }
+
+  SchemaCompiler::Kinds not_strict(const PromptJson& schema) {
+    std::vector<const PromptJson*> values;
+    if (const PromptJson* list = schema.find("enum"); list != nullptr && list->is_array()) {
+      for (const PromptJson& value : list->items()) values.push_back(&value);
+    } else if (const PromptJson* value = schema.find_even_null("const")) {
+      values = {value};
+    }
+    return values.empty() ? by_type(schema) : by_value(values);
+  }
+
+  SchemaCompiler::Kinds by_value(const std::vector<const PromptJson*>& values) {
+    SchemaCompiler::Kinds kinds;
+    std::vector<const PromptJson*> others;
+    for (const PromptJson* value : values) {
+      if (value->is_string()) {
+        kinds.texts.push_back(value->as_string());
+      } else {
+        others.push_back(value);
+      }
+    }
+    if (!others.empty()) {
+      kinds.json = builder_.add_rule();
+      pieces_.constants(builder_.start(*kinds.json), others, builder_.end(*kinds.json));
+    }
+    return kinds;
   }
 
   SchemaCompiler::Kinds by_type(const PromptJson& schema) {
@@ -281,6 +338,7 @@ class ToolCalls {
   const ToolTags tags_;
   const bool arguments_once_;
   const JsonGrammarOptions options_;
+  const decltype(ToolGrammarOptions::unheeded)& unheeded_;
 };
 
 }  // namespace

@@ -6,10 +6,11 @@
 //
 // Every compile_ function throws Error, one line naming the keyword or the part of the pattern, for what is not
 // supported, contradicts itself or is larger than GrammarLimits allows it to be, and GrammarTooLarge, which is an Error
-// too, when the whole exceeds GrammarLimits or its CompileBudget: a 400 for the client.
+// too (grammar_error.h), when the whole exceeds GrammarLimits or its CompileBudget: a 400 for the client.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "glm53/core/error.h"
+#include "text/grammar_error.h"
 #include "text/offered_tools.h"
 #include "text/prompt_json.h"
 #include "text/tool_tags.h"
@@ -137,27 +138,20 @@ struct ToolGrammarOptions {
   std::span<const std::string> content_choices;
   bool free_text = false;  ///< any text before, between and after calls, of which there may be none
   JsonGrammarOptions json;
-};
-
-/// A function's parameters are at fault.
-class FunctionError : public Error {
- public:
-  FunctionError(const std::string& message, size_t function) : Error(message), function_(function) {}
-  size_t function() const { return function_; }  ///< index
-
- private:
-  size_t function_;
+  /// Told of each part of a function's parameters that calls are not held to: an argument, "" for the top, and why.
+  std::function<void(const OfferedTool& function, std::string_view argument, const std::string& why)> unheeded;
 };
 
 /// One call or more, of the functions offered (spec 40 §4.5). Their arguments are the properties at the top of their
 /// parameters, and of what is referred to or combined there, as far as a reply's parser can read them
 /// (is_readable_key). Each required argument once, no argument twice; in any order for functions of at most 8
 /// properties, in declared order beyond. An argument whose schema admits a string is free text, or its enum's or
-/// const's texts, without quotes; others are JSON of the schema. Where a schema is not supported, its types alone
-/// count, but for a function that says that it is strict.
+/// const's texts, without quotes; others are JSON of the schema. Where an argument's schema is not supported, the texts
+/// of its enum or const count, else its types alone; of other keywords at the top than those of objects only the
+/// properties that they bring.
 ///
-/// Throws FunctionError for what a strict function's parameters ask that is not supported: a keyword anywhere, and
-/// keywords that combine schemas at the top, but for a reference.
+/// Throws FunctionError where a strict function's parameters are no schema, contradict themselves or refer to nothing;
+/// what other functions say in such a place goes unheeded.
 std::shared_ptr<const Grammar> compile_tool_calls(std::span<const OfferedTool> functions, const ToolTags& tags,
                                                   const ToolGrammarOptions& options = {});
 

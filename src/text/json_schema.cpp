@@ -6,15 +6,23 @@
 #include <span>
 #include <utility>
 
-#include "glm53/core/error.h"
+#include "text/grammar_error.h"
 #include "text/json_pointer.h"
 #include "text/json_schema_keywords.h"
 
 namespace glm53::text {
 namespace {
 
-[[noreturn]] void fail(std::string_view keyword, const std::string& what) {
-  throw Error("schema: '" + std::string(keyword) + "' " + what);
+std::string message(std::string_view keyword, const std::string& what) {
+  return "schema: '" + std::string(keyword) + "' " + what;
+}
+
+/// The schema is wrong.
+[[noreturn]] void fail(std::string_view keyword, const std::string& what) { throw Error(message(keyword, what)); }
+
+/// It may be right.
+[[noreturn]] void refuse(std::string_view keyword, const std::string& what) {
+  throw UnsupportedSchema(message(keyword, what));
 }
 
 int64_t count(const PromptJson& schema, std::string_view keyword, int64_t otherwise) {
@@ -23,7 +31,7 @@ int64_t count(const PromptJson& schema, std::string_view keyword, int64_t otherw
   if (!value->is_number()) fail(keyword, "must be a number");
   const Decimal number = Decimal::parse(value->number_literal());
   if (number.negative || !number.fraction.empty()) fail(keyword, "must be a non-negative integer");
-  if (number.whole.size() > 5 || std::stoi(number.whole) > GrammarLimits::kRepeat) fail(keyword, "is beyond 10000");
+  if (number.whole.size() > 5 || std::stoi(number.whole) > GrammarLimits::kRepeat) refuse(keyword, "is beyond 10000");
   return std::stoi(number.whole);
 }
 
@@ -65,6 +73,15 @@ constexpr size_t kMemberWork = 60;  // of asking a member of a schema what it is
 bool is_integral(const PromptJson& number) { return Decimal::parse(number.number_literal()).fraction.empty(); }
 
 }  // namespace
+
+const PromptJson& resolve_reference(const PromptJson& document, const std::string& reference, CompileBudget& budget) {
+  if (!is_local_reference(reference)) refuse("$ref", "is supported within the schema only (\"#/...\")");
+  size_t compared = 0;
+  const PromptJson* const schema = find_reference(document, reference, &compared);
+  budget.spend(compared + 2 * reference.size());
+  if (schema == nullptr) fail("$ref", "points to nothing");
+  return *schema;
+}
 
 int32_t SchemaCompiler::compile(const PromptJson& schema) {
   const int32_t rule = rule_of({&schema});
@@ -252,14 +269,14 @@ bool SchemaCompiler::admits(const Flat& flat, const PromptJson& value, const Cha
     case Kind::kArray:
       if (!has(kArray)) return false;
       if (!flat.prefix.empty() || flat.items != Rest::kUnsaid || flat.min_items > 0 || flat.max_items >= 0) {
-        fail("enum", "of arrays beside keywords for arrays is not supported");
+        refuse("enum", "of arrays beside keywords for arrays is not supported");
       }
       return true;
     case Kind::kObject:
       if (!has(kObject)) return false;
       if (!flat.properties.empty() || !flat.required.empty() || flat.additional != Rest::kUnsaid ||
           flat.min_properties > 0 || flat.max_properties >= 0) {
-        fail("enum", "of objects beside keywords for objects is not supported");
+        refuse("enum", "of objects beside keywords for objects is not supported");
       }
       return true;
   }
@@ -268,15 +285,6 @@ bool SchemaCompiler::admits(const Flat& flat, const PromptJson& value, const Cha
 
 void SchemaCompiler::draw_values(int32_t rule, const Flat& flat) {
   pieces_.constants(builder_.start(rule), admitted(flat), builder_.end(rule));
-}
-
-const PromptJson& SchemaCompiler::resolve(const std::string& reference) const {
-  if (!is_local_reference(reference)) fail("$ref", "is supported within the schema only (\"#/...\")");
-  size_t compared = 0;
-  const PromptJson* const schema = find_reference(document_, reference, &compared);
-  spend(compared + 2 * reference.size());
-  if (schema == nullptr) fail("$ref", "points to nothing");
-  return *schema;
 }
 
 std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const Schemas& schemas) const {
@@ -305,7 +313,7 @@ std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const PromptJson& sche
         flats = cross(std::move(flats), part);
       } else {
         std::ranges::move(part, std::back_inserter(either));
-        if (either.size() > GrammarLimits::kAlternatives) fail(keyword, "has more than 256 alternatives to merge");
+        if (either.size() > GrammarLimits::kAlternatives) refuse(keyword, "has more than 256 alternatives to merge");
       }
     }
     if (std::string_view(keyword) != "allOf") flats = cross(std::move(flats), either);
@@ -323,7 +331,7 @@ SchemaCompiler::Flat SchemaCompiler::own_keywords(const PromptJson& schema) cons
   unsigned hinted = 0;
   for (const auto& [key, value] : schema.members()) {
     if (value.is_null() && key != "const") continue;
-    if (is_unsupported(key)) fail(key, "is not supported");
+    if (is_unsupported(key)) refuse(key, "is not supported");
     hinted |= key == "const" || key == "enum" || key == "anyOf" || key == "oneOf" || key == "allOf" || key == "$ref"
                   ? kAllTypes
                   : 0U;
@@ -438,7 +446,7 @@ void SchemaCompiler::pay_for(const Flat& flat) const {
 
 /// Each of `a` with each of `b`, those left out that admit nothing.
 std::vector<SchemaCompiler::Flat> SchemaCompiler::cross(std::vector<Flat> a, const std::vector<Flat>& b) const {
-  if (a.size() * b.size() > GrammarLimits::kAlternatives) fail("allOf", "has more than 256 alternatives to merge");
+  if (a.size() * b.size() > GrammarLimits::kAlternatives) refuse("allOf", "has more than 256 alternatives to merge");
   std::vector<Flat> all;
   for (Flat& x : a) {
     for (const Flat& y : b) {
@@ -473,10 +481,10 @@ SchemaCompiler::Flat SchemaCompiler::merge(Flat a, const Flat& b) const {
   a.types &= b.types;
   merge_values(a, b);
   merge_objects(a, b);
-  if (!a.prefix.empty() && !b.prefix.empty()) fail("allOf", "with several prefixItems is not supported");
+  if (!a.prefix.empty() && !b.prefix.empty()) refuse("allOf", "with several prefixItems is not supported");
   const bool a_says_more = !b.prefix.empty() && a.items != Rest::kUnsaid;
   const bool b_says_more = !a.prefix.empty() && b.items != Rest::kUnsaid;
-  if (a_says_more || b_says_more) fail("allOf", "of prefixItems and items is not supported");
+  if (a_says_more || b_says_more) refuse("allOf", "of prefixItems and items is not supported");
   if (!b.prefix.empty()) a.prefix = b.prefix;
   const bool forbidden = a.items == Rest::kForbidden || b.items == Rest::kForbidden;
   a.items = forbidden ? Rest::kForbidden : std::max(a.items, b.items);

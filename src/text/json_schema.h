@@ -15,6 +15,9 @@
 
 namespace glm53::text {
 
+/// What a "$ref" within `document` names. Throws UnsupportedSchema for one that leaves it, Error where nothing is.
+const PromptJson& resolve_reference(const PromptJson& document, const std::string& reference, CompileBudget& budget);
+
 class SchemaCompiler {
  public:
   /// `document` is what references point into; it outlives the compiler.
@@ -22,7 +25,8 @@ class SchemaCompiler {
                  const JsonGrammarOptions& options)
       : builder_(builder), pieces_(pieces), document_(document), options_(options) {}
 
-  /// The rule of the values that `schema`, a part of the document, admits. Throws Error naming the keyword.
+  /// The rule of the values that `schema`, a part of the document, admits. Throws Error naming the keyword,
+  /// UnsupportedSchema where it may be right.
   int32_t compile(const PromptJson& schema);
 
   /// What a tool argument may be, as far as it matters for how it is written.
@@ -95,7 +99,9 @@ class SchemaCompiler {
   std::vector<Flat> cross(std::vector<Flat> a, const std::vector<Flat>& b) const;
   void pay_for(const Flat& flat) const;
   void spend(size_t work) const { builder_.budget().spend(work); }
-  const PromptJson& resolve(const std::string& reference) const;
+  const PromptJson& resolve(const std::string& reference) const {
+    return resolve_reference(document_, reference, builder_.budget());
+  }
 
   GrammarBuilder& builder_;
   JsonPieces& pieces_;

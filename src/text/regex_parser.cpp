@@ -53,7 +53,7 @@ Ranges complement(const Ranges& ranges) {
 class Parser {
  public:
   explicit Parser(std::string_view pattern) {
-    if (pattern.size() > GrammarLimits::kRegexBytes) throw Error("pattern: longer than 65536 bytes");
+    if (pattern.size() > GrammarLimits::kRegexBytes) throw UnsupportedSchema("pattern: longer than 65536 bytes");
     if (!is_utf8(pattern)) throw Error("pattern: not valid UTF-8");
     while (!pattern.empty()) text_.push_back(take_code_point(pattern));
   }
@@ -78,7 +78,7 @@ class Parser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error("pattern: " + what + " (at character " + std::to_string(at_) + ")");
+    throw UnsupportedSchema("pattern: " + what + " (at character " + std::to_string(at_) + ")");
   }
   bool more() const { return at_ < text_.size(); }
   bool take(char32_t c) {

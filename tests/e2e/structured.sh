@@ -96,9 +96,24 @@ refused "json_schema without one" '"response_format":{"type":"json_schema"}' \
 refused "two constraints" '"structured_outputs":{"regex":"a","choice":["b"]}' \
   "structured_outputs.choice You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
 
-refused "an unsupported keyword of a strict function" \
-  '"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g","strict":true,"parameters":{"properties":{"n":{"multipleOf":2}}}}}]' \
-  "tools[1].function.parameters tools[1].function.parameters: schema: 'multipleOf' is not supported"
+# strict PARAMETERS: two functions, the second of them strict.
+strict() {
+  echo '"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g","strict":true,"parameters":'"$1"'}}]'
+}
+refused "a strict function that refers to nothing" "$(strict '{"$ref":"#/nowhere"}')" \
+  "tools[1].function.parameters tools[1].function.parameters: schema: '\$ref' points to nothing"
+even=$(strict '{"properties":{"n":{"type":"integer","multipleOf":2},"unit":{"enum":["C","F"]}},"required":["n","unit"]}')
+chat "$even,$off,\"max_tokens\":8" >"$scratch/even"
+equal "an unsupported keyword of a strict function is no refusal" "$(status)" 200
+contains "the log names it" "$(cat "$scratch/server.log")" \
+  "[info] tools: calls of \"g\" are not held to all of its schema: argument \"n\": schema: 'multipleOf' is not supported"
+strict_once() {
+  local reply
+  reply=$(chat "$even,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}},$1")
+  [ "$(jq -r '.choices[0].message.tool_calls | length == 1 and (.[0].function.arguments | fromjson |
+    keys == ["n","unit"] and (.n | . == floor) and (.unit | IN("C","F")))' <<<"$reply" 2>&1)" = true ] || echo "$1: $reply"
+}
+every_draw "the type of such an argument, and the other ones, hold" strict_once
 refused "patterns without end" "\"guided_json\":$(jq -nc '{anyOf: [range(15000) | {const: "b", pattern: "(a{9999}){19}"}]}')" \
   "guided_json grammar: too large (more work than a compilation may cost)"
 

@@ -251,7 +251,7 @@ TEST_F(StructuredOutput, StrictFunctionsThatAreTooLargeAreNotHeld) {
 }
 
 TEST_F(StructuredOutput, FunctionsAtFaultAreNamed) {
-  const std::string odd = R"({"type":"object","properties":{"n":{"type":"integer","multipleOf":2}}})";
+  const std::string odd = R"({"type":"object","properties":{"n":{"$ref":"#/nowhere"}}})";
   const auto function = [](const std::string& name, const std::string& rest) {
     return R"({"type":"function","function":{"name":")" + name + "\"" + rest + "}}";
   };
@@ -260,12 +260,15 @@ TEST_F(StructuredOutput, FunctionsAtFaultAreNamed) {
                              function("f", R"(,"strict":true,"parameters":)" + odd) + "]";
   nlohmann::json error = chat_error(strict);
   EXPECT_EQ(error["param"], "tools[2].function.parameters");
-  EXPECT_EQ(error["message"], "tools[2].function.parameters: schema: 'multipleOf' is not supported");
+  EXPECT_EQ(error["message"], "tools[2].function.parameters: schema: '$ref' points to nothing");
   EXPECT_EQ(chat_error(strict + R"(,"response_format":{"type":"json_object"})")["param"],
             "tools[2].function.parameters");
   EXPECT_EQ(chat(strict + R"(,"tool_choice":{"type":"function","function":{"name":"z"}})").status, 200);
   EXPECT_EQ(chat("\"tools\":[" + function("f", R"(,"parameters":)" + odd) + R"(],"tool_choice":"required")").status,
             200);  // its type alone counts
+  EXPECT_EQ(
+      chat_error("\"tools\":[" + function("f", R"(,"strict":true,"parameters":{"$ref":"#/nowhere"})") + "]")["param"],
+      "tools[0].function.parameters");
 
   const RawReply reply =
       ask(post("/v1/responses", R"({"input":"hi","tools":[{"type":"web_search"},{"type":"namespace","name":"s",
@@ -273,6 +276,22 @@ TEST_F(StructuredOutput, FunctionsAtFaultAreNamed) {
                                     odd + "}]}]}"));
   EXPECT_EQ(reply.status, 400);
   EXPECT_EQ(nlohmann::json::parse(reply.body)["error"]["param"], "tools[1].tools[0].parameters");
+}
+
+// Spec 40 §4.5: an argument falls back to the form that is not strict.
+TEST_F(StructuredOutput, UnsupportedKeywordsOfAStrictFunction) {
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":
+      {"type":"object","properties":{"n":{"type":"integer","multipleOf":2},"m":{"type":"integer","maximum":5}},
+       "required":["n"]}}}])";
+  for (const char* choice : {"", R"(,"tool_choice":"required")"}) {
+    EXPECT_EQ(chat(tools + choice).status, 200) << choice;
+    EXPECT_TRUE(admits("<tool_call>f<arg_key>n</arg_key><arg_value>7</arg_value></tool_call>"));
+    EXPECT_FALSE(admits("<tool_call>f<arg_key>n</arg_key><arg_value>x</arg_value></tool_call>"));
+    EXPECT_FALSE(admits("<tool_call>f</tool_call>"));
+    EXPECT_FALSE(
+        admits("<tool_call>f<arg_key>n</arg_key><arg_value>7</arg_value>"
+               "<arg_key>m</arg_key><arg_value>6</arg_value></tool_call>"));
+  }
 }
 
 TEST_F(StructuredOutput, ReasoningBudgets) {

@@ -151,14 +151,20 @@ TEST(ToolGrammar, ContentOrCalls) {
   EXPECT_FALSE(takes(tables, "{\"ok\":true}<c>f</c>"));
 }
 
-/// What is wrong with a function, as "index: message".
+/// What is wrong with a function, as "index: message"; of one that compiles, what of it goes unheeded, as
+/// "function.argument: message" each.
 std::string refusal(const OfferedTools& functions) {
+  std::string all;
+  ToolGrammarOptions options;
+  options.unheeded = [&](const OfferedTool& function, std::string_view argument, const std::string& why) {
+    all += (all.empty() ? "" : "; ") + function.name + "." + std::string(argument) + ": " + why;
+  };
   try {
-    compile_tool_calls(functions, grammar_vocabulary().tags);
+    compile_tool_calls(functions, grammar_vocabulary().tags, options);
   } catch (const FunctionError& error) {
     return std::to_string(error.function()) + ": " + error.what();
   }
-  return "compiled";
+  return all.empty() ? "compiled" : all;
 }
 
 TEST(ToolGrammar, Errors) {
@@ -171,24 +177,66 @@ TEST(ToolGrammar, Errors) {
   }
 }
 
-TEST(ToolGrammar, StrictFunctionsNameWhatIsNotSupported) {
-  const auto strict = [](const char* parameters) {
-    return refusal({{"f", {}}, {"g", PromptJson::parse(parameters), /*strict=*/true}});
-  };
-  EXPECT_EQ(strict(R"({"type":"object","properties":{"a":{"type":"integer","multipleOf":2}}})"),
-            "1: schema: 'multipleOf' is not supported");
-  EXPECT_EQ(strict(R"({"properties":{"a":{"items":{"$ref":"#/$defs/x"}}},"$defs":{"x":{"not":{}}}})"),
-            "1: schema: 'not' is not supported");
-  for (const char* key : {"anyOf", "allOf", "minProperties", "if"}) {
-    EXPECT_EQ(strict(("{\"" + std::string(key) + "\":[]}").c_str()),
-              "1: schema: '" + std::string(key) + "' is not supported at the top of a strict function's parameters");
-  }
-  EXPECT_EQ(strict(R"({"$ref":"#/$defs/x","$defs":{"x":{"properties":{"a":{"not":{}}}}}})"),
-            "1: schema: 'not' is not supported");
-  EXPECT_EQ(strict(R"({"$ref":"#/$defs/x","$defs":{"x":{"properties":{"a":{"type":"null"}}}}})"), "compiled");
-  EXPECT_EQ(strict(R"({"title":"x","type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"required":["a"],
+std::string refusal_of(const std::string& parameters, bool strict) {
+  return refusal({{"f", {}}, {"g", PromptJson::parse(parameters), strict}});
+}
+
+TEST(ToolGrammar, WhatIsNotSupportedIsNamedAndTheRestHolds) {
+  for (const bool strict : {false, true}) {
+    const auto told = [&](const std::string& parameters) { return refusal_of(parameters, strict); };
+    EXPECT_EQ(told(R"({"type":"object","properties":{"a":{"type":"integer","multipleOf":2},"b":{"type":"null"}}})"),
+              "g.a: schema: 'multipleOf' is not supported");
+    EXPECT_EQ(told(R"({"properties":{"a":{"items":{"$ref":"#/$defs/x"}}},"$defs":{"x":{"not":{}}}})"),
+              "g.a: schema: 'not' is not supported");
+    EXPECT_EQ(
+        told(
+            R"({"properties":{"a":{"items":{"pattern":"x(?=y)z"}},"b":{"maxLength":10001},"c":{"$ref":"http://x/"}}})"),
+        "g.a: pattern: look-ahead is not supported (at character 3); g.b: schema: 'maxLength' is beyond 10000; "
+        "g.c: schema: '$ref' is supported within the schema only (\"#/...\")");
+    for (const std::string key : {"anyOf", "allOf", "minProperties", "if"}) {
+      EXPECT_EQ(told("{\"" + key + "\":[]}"),
+                "g.: schema: '" + key + "' is not supported at the top of a function's parameters");
+    }
+    EXPECT_EQ(told(R"({"$ref":"#/$defs/x","$defs":{"x":{"properties":{"a":{"not":{}}}}}})"),
+              "g.a: schema: 'not' is not supported");
+    EXPECT_EQ(told(R"({"$ref":"#/$defs/x","$defs":{"x":{"properties":{"a":{"type":"null"}}}}})"), "compiled");
+    EXPECT_EQ(told(R"({"title":"x","type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"required":["a"],
                        "additionalProperties":false,"$defs":{"x":{"type":"integer"}}})"),
-            "compiled");
+              "compiled");
+  }
+  const auto tables = grammar_tables(
+      compile_tool_calls(OfferedTools{{"f", PromptJson::parse(R"({"properties":{"a":{"type":"integer","multipleOf":2},
+          "b":{"enum":["x","y",[1]],"not":{}},"c":{"const":"z","not":{}}},"required":["a"]})"),
+                                       true}},
+                         grammar_vocabulary().tags));
+  for (const char* text : {"<c>f<k>a</k><v>3</v></c>", "<c>f<k>b</k><v>x</v><k>a</k><v>3</v></c>",
+                           "<c>f<k>b</k><v>[1]</v><k>a</k><v>3</v><k>c</k><v>z</v></c>"}) {
+    EXPECT_TRUE(takes(tables, text)) << text;
+  }
+  for (const char* text : {"<c>f</c>", "<c>f<k>a</k><v>x</v></c>", "<c>f<k>a</k><v>3</v><k>a</k><v>3</v></c>",
+                           "<c>f<k>b</k><v>w</v><k>a</k><v>3</v></c>", "<c>f<k>c</k><v>w</v><k>a</k><v>3</v></c>"}) {
+    EXPECT_FALSE(takes(tables, text)) << text;
+  }
+}
+
+TEST(ToolGrammar, StrictFunctionsThatAreWrongAreRefused) {
+  for (const auto& [parameters, fault] : std::vector<std::pair<const char*, const char*>>{
+           {R"({"$ref":"#/nowhere"})", "schema: '$ref' points to nothing"},
+           {R"({"allOf":[{"$ref":"#/nowhere"}]})", "schema: '$ref' points to nothing"},
+           {R"({"$ref":"http://x/"})", "schema: '$ref' is supported within the schema only (\"#/...\")"},
+           {R"({"$ref":1})", "schema: '$ref' must be a string"},
+           {R"({"properties":[]})", "schema: 'properties' must be an object"},
+           {R"({"required":"a"})", "schema: 'required' must be a list"},
+           {R"({"anyOf":{}})", "schema: 'anyOf' must be a list"},
+           {R"({"properties":{"a":{"$ref":"#/nowhere"}}})", "schema: '$ref' points to nothing"},
+           {R"({"properties":{"a":{"type":"strung"}}})", "schema: 'type' must name JSON types"},
+           {R"({"properties":{"a":{"minLength":2,"maxLength":1,"type":"array","items":{"type":"string","minLength":2,
+               "maxLength":1}}}})",
+            "schema: 'minLength' is greater than maxLength"},
+       }) {
+    EXPECT_EQ(refusal_of(parameters, true), std::string("1: ") + fault);
+    EXPECT_FALSE(refusal_of(parameters, false).starts_with("1: ")) << parameters;
+  }
 }
 
 TEST(ToolGrammar, ArgumentsOnceOrAsTheyCome) {
