@@ -70,6 +70,7 @@ class GrammarAutomaton {
   /// state or memory grows too large, they throw Error; the object stays usable.
   static constexpr int64_t kWork = 20'000'000;
   void begin_work(int64_t work = kWork) { work_end_ = work_ + work; }
+  int64_t work() const { return work_; }  ///< so far
 
   /// Where an unknown stack is taken to be, for the limit on depth: as deep as the texts may get for whose parts
   /// results are shared.

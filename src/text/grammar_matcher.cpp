@@ -196,7 +196,11 @@ void GrammarMatcher::renew_automaton() {
 std::span<const uint32_t> GrammarMatcher::next_mask() {
   if (!active()) return {};
   renew_automaton();
-  return tables_->mask(ended() ? GrammarAutomaton::kDead : history_.back());
+  if (work_ > kCostlySteps * tables_->work_) throw Error("grammar: more work than a reply may cost");
+  const int64_t before = automaton_->work();
+  const std::vector<uint32_t>& mask = tables_->mask(ended() ? GrammarAutomaton::kDead : history_.back());
+  work_ += automaton_->work() - before;
+  return mask;
 }
 
 int32_t GrammarMatcher::follow(int32_t id) {

@@ -83,6 +83,8 @@ class GrammarMatcher {
  public:
   /// Tokens that rollback() can take back at most.
   static constexpr int kMaxRollback = 256;
+  /// The masks of a reply may cost together what so many steps may: about a minute.
+  static constexpr int64_t kCostlySteps = 60;
 
   /// `starts_after`: the reply begins inside reasoning, and the grammar holds from the first token after this id, that
   /// of </think> (spec 40 §12.3); everything before is free. nullopt: it holds from the first token.
@@ -119,6 +121,7 @@ class GrammarMatcher {
   std::shared_ptr<GrammarTables> tables_;
   std::shared_ptr<GrammarAutomaton> automaton_;  ///< of the states in history_
   std::optional<int32_t> starts_after_;
+  int64_t work_ = 0;              ///< of its masks so far
   std::vector<int32_t> history_;  ///< state after each token, the one before the first included; the last ones alone
 };
 

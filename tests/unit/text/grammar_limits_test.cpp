@@ -1,4 +1,5 @@
 // Hostile schemas and patterns end in an Error or a bounded grammar, soon.
+#include <random>
 #include <string>
 #include <vector>
 
@@ -152,6 +153,28 @@ TEST(GrammarLimits, CountedStringsHaveExactMasks) {
     ASSERT_TRUE(matcher.accept('x'));
   }
   EXPECT_EQ(allowed_ids(matcher), std::vector<int32_t>{'"'});
+}
+
+// Steps each of which is within its bound add up; another reply begins anew.
+TEST(GrammarLimits, TheWorkOfAReplyIsBounded) {
+  constexpr int64_t kStep = 4000;
+  const auto tables =
+      std::make_shared<GrammarTables>(compile_regex("(a|b)*a(a|b){200}"), grammar_vocabulary().trie, kStep);
+  for (int reply = 0; reply < 2; ++reply) {
+    GrammarMatcher matcher(tables);
+    std::mt19937 rng(static_cast<unsigned>(reply));
+    int steps = 0;
+    try {
+      for (; steps < 10'000; ++steps) {
+        matcher.next_mask();
+        ASSERT_TRUE(matcher.accept(rng() % 2 == 0 ? 'a' : 'b'));
+      }
+      ADD_FAILURE() << "no bound";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "grammar: more work than a reply may cost");
+    }
+    EXPECT_GT(steps, GrammarMatcher::kCostlySteps);
+  }
 }
 
 // Every mask of such a grammar is bounded work, or an Error that ends the request.
