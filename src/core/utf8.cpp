@@ -61,6 +61,10 @@ size_t append_utf8(std::string_view bytes, std::string& out) {
   return 0;
 }
 
+int64_t count_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
 std::string to_valid_utf8(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size());

@@ -51,6 +51,7 @@ struct ApiContext {
   const text::Tokenizer& tokenizer;
   GrammarCache& grammars;
   const RequestCounts& requests;
+  size_t longest_token = 0;  ///< bytes; 0 without a vocabulary
   std::string version;
   int64_t started = 0;  ///< unix seconds
 };

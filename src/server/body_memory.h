@@ -1,5 +1,5 @@
 // The memory of request bodies, of all connections together: how much is held, and how many are worked on at a time,
-// since a body that is parsed and encoded takes many times its size (one of 12 MiB up to 0.9 GiB) until it is let go.
+// since one that is parsed and encoded takes twenty to thirty times its size until its request is submitted.
 #pragma once
 
 #include <atomic>

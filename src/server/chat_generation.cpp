@@ -7,7 +7,8 @@
 
 namespace glm53::server {
 
-std::vector<int32_t> chat_prompt_ids(const text::ChatPromptInput& input, const ApiContext& api) {
+std::vector<int32_t> chat_prompt_ids(const text::ChatPromptInput& input, const ApiContext& api,
+                                     const std::function<void(int64_t least)>& check) {
   if (!api.tokenizer.has_vocabulary()) {
     throw bad_field("messages", "the model has no tokenizer; only /v1/completions with a prompt of token ids works");
   }
@@ -17,6 +18,9 @@ std::vector<int32_t> chat_prompt_ids(const text::ChatPromptInput& input, const A
   } catch (const text::ChatPromptError& error) {
     throw bad_field(error.param, error.what());
   }
+  size_t bytes = 0;
+  for (const text::TextSegment& segment : prompt.segments) bytes += segment.text.size();
+  check(least_tokens(bytes, api));
   if (api.rules.settings.api.content_markers == "text") {
     for (text::TextSegment& segment : prompt.segments) {
       if (segment.kind == text::TextSegment::Kind::kContent) segment.kind = text::TextSegment::Kind::kPlain;
@@ -26,7 +30,7 @@ std::vector<int32_t> chat_prompt_ids(const text::ChatPromptInput& input, const A
 }
 
 engine::GenerationRequest chat_generation(const ChatRequest& request, std::vector<int32_t> prompt,
-                                          const std::string& id, const ApiContext& api) {
+                                          const std::string& id, const HttpRequest& http, const ApiContext& api) {
   const Settings& settings = api.rules.settings;
   engine::GenerationRequest generation =
       make_generation(request.common, std::move(prompt), request.prompt_field, settings.defaults.max_tokens, api);
@@ -44,6 +48,7 @@ engine::GenerationRequest chat_generation(const ChatRequest& request, std::vecto
   generation.reply.unknown_tools = !request.tool_choice.restricts();
   generation.reply.parallel_calls = request.parallel_tool_calls;
   generation.reply.incremental_calls = request.common.stream && settings.api.tool_stream == "incremental";
+  http.body_paused();
   generation.grammar = reply_grammar(request, generation.reply.tools.get(), api);
   // A grammar's calls have tags that are tokens; what is spelled in its free text and values was not held to it.
   generation.reply.spelled_tags = settings.api.tool_tags == "text-too" && generation.grammar == nullptr;

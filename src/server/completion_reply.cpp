@@ -70,16 +70,16 @@ std::vector<int32_t> UnsentIds::take(const RunningReply& reply) {
   return {all.begin() + first, all.end()};
 }
 
-HttpResponse answer(std::vector<engine::GenerationRequest> choices, const HttpRequest& http, const ApiContext& api,
-                    bool stream, const ReplyShapes& shapes) {
+HttpResponse answer(PreparedReply prepared, const HttpRequest& http, const ApiContext& api) {
   http.body_done();
-  const std::string id = choices.front().id;
-  auto replies = std::make_shared<RunningReplies>(std::move(choices), api);
+  const std::string id = prepared.choices.front().id;
+  auto replies = std::make_shared<RunningReplies>(std::move(prepared.choices), api);
   HttpResponse response;
-  if (stream) {
-    response = sse_response([replies, send = shapes.stream](SseWriter& out) { send(*replies, out); });
+  if (prepared.stream) {
+    response =
+        sse_response([replies, send = std::move(prepared.shapes.stream)](SseWriter& out) { send(*replies, out); });
   } else {
-    response.body = dump(shapes.whole(*replies));
+    response.body = prepared.shapes.whole(*replies);
   }
   response.headers.push_back({kRequestId, id});
   response.tokens = [replies] { return replies->tokens(); };

@@ -49,13 +49,20 @@ class UnsentIds {
 
 /// The two shapes of a route's reply.
 struct ReplyShapes {
-  std::function<nlohmann::ordered_json(RunningReplies&)> whole;
+  std::function<std::string(RunningReplies&)> whole;        ///< its JSON
   std::function<void(RunningReplies&, SseWriter&)> stream;  ///< runs after the route's handler has returned
+};
+
+/// A request that is ready for the engine. What was parsed of its body, which may take twenty times the body's memory,
+/// must be gone by now: a reply may wait and run for hours.
+struct PreparedReply {
+  std::vector<engine::GenerationRequest> choices;
+  bool stream = false;
+  ReplyShapes shapes;
 };
 
 /// Lets go of the request's body, submits the choices and answers in one shape; X-Request-Id is the first one's id.
 /// Throws ApiError, ClientGone.
-HttpResponse answer(std::vector<engine::GenerationRequest> choices, const HttpRequest& http, const ApiContext& api,
-                    bool stream, const ReplyShapes& shapes);
+HttpResponse answer(PreparedReply prepared, const HttpRequest& http, const ApiContext& api);
 
 }  // namespace glm53::server

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -93,13 +94,12 @@ void refuse_text(const CompletionRequest& request) {
 }
 
 /// The choices of all prompts, side by side for each; takes the prompts' ids.
-std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, CompletionReply& reply,
-                                               const ApiContext& api) {
+std::vector<engine::GenerationRequest> generations_of(CompletionRequest& request, CompletionReply& reply,
+                                                      const HttpRequest& http, const ApiContext& api) {
   engine::GenerationRequest generation = generation_of(request.common, api);
   generation.id = reply.head.id;
   if (!request.common.ignore_eos) generation.end_ids = api.rules.defaults.eos_ids;
   generation.reply.split_reasoning = false;
-  generation.grammar = content_grammar(request.common.constraint, api);
   generation.prompt_logprobs = request.common.prompt_logprobs;
   if (request.echo) generation.prompt_logprobs = std::max(generation.prompt_logprobs, request.common.logprobs);
   size_t prompt_tokens = 0;
@@ -107,9 +107,11 @@ std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, Compl
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     CompletionPrompt& prompt = request.prompts[i];
     const auto* text = std::get_if<std::string>(&prompt);
+    const std::string field = request.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + ']';
+    if (text != nullptr) check_text_fits(request.common, least_tokens(text->size(), api), field, api);
     set_prompt(generation, request.common,
-               text != nullptr ? api.tokenizer.encode(*text) : std::move(std::get<std::vector<int32_t>>(prompt)),
-               request.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + ']', kDefaultMaxTokens, api);
+               text != nullptr ? api.tokenizer.encode(*text) : std::move(std::get<std::vector<int32_t>>(prompt)), field,
+               kDefaultMaxTokens, api);
     prompt_tokens += generation.prompt.size();
     check_prompt_logprobs(prompt_tokens, request.common.choices, generation.prompt_logprobs);
     if (request.echo) {
@@ -119,6 +121,9 @@ std::vector<engine::GenerationRequest> prepare(CompletionRequest& request, Compl
     if (!request.common.seeded) generation.sampling.seed = fresh_seed();  // equal prompts get replies of their own
     add_choices(generation, request.common.choices, choices);
   }
+  http.body_paused();
+  const auto grammar = content_grammar(request.common.constraint, api);
+  for (engine::GenerationRequest& choice : choices) choice.grammar = grammar;
   return choices;
 }
 
@@ -240,6 +245,19 @@ void stream_reply(RunningReplies& replies, const CompletionReply& completion, Ss
   completion.head.end_stream(kKind, replies, out);
 }
 
+PreparedReply prepare(const HttpRequest& http, const ApiContext& api) {
+  CompletionRequest request = parse_completion_request(http.body, api.rules);
+  if (!api.tokenizer.has_vocabulary()) refuse_text(request);
+  const auto completion = std::make_shared<CompletionReply>(request, api);
+  PreparedReply prepared;
+  prepared.choices = generations_of(request, *completion, http, api);
+  prepared.stream = request.common.stream;
+  prepared.shapes = {
+      [completion, &http](RunningReplies& replies) { return dump(whole_reply(replies, *completion, http)); },
+      [completion](RunningReplies& replies, SseWriter& out) { stream_reply(replies, *completion, out); }};
+  return prepared;
+}
+
 }  // namespace
 
 CompletionRequest parse_completion_request(std::string_view body, const RequestRules& rules) {
@@ -259,14 +277,7 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestR
 }
 
 HttpResponse completions(const HttpRequest& http, const ApiContext& api) {
-  CompletionRequest request = parse_completion_request(http.body, api.rules);
-  if (!api.tokenizer.has_vocabulary()) refuse_text(request);
-  CompletionReply completion(request, api);
-  std::vector<engine::GenerationRequest> choices = prepare(request, completion, api);
-  const ReplyShapes shapes{
-      [&](RunningReplies& replies) { return whole_reply(replies, completion, http); },
-      [completion](RunningReplies& replies, SseWriter& out) { stream_reply(replies, completion, out); }};
-  return answer(std::move(choices), http, api, request.common.stream, shapes);
+  return answer(prepare(http, api), http, api);
 }
 
 }  // namespace glm53::server

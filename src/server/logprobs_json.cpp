@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "glm53/core/utf8.h"
+
 namespace glm53::server {
 namespace {
 
@@ -16,10 +18,6 @@ ordered_json chat_entry(int32_t id, float logprob, const TokenNames& names) {
   ordered_json bytes = ordered_json::array();
   for (const char byte : names.tokenizer.token_bytes(id)) bytes.push_back(static_cast<unsigned char>(byte));
   return {{"token", names(id)}, {"logprob", number(logprob)}, {"bytes", std::move(bytes)}};
-}
-
-int64_t characters(const std::string& utf8) {
-  return std::count_if(utf8.begin(), utf8.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
 }
 
 }  // namespace
@@ -64,10 +62,10 @@ ordered_json prompt_logprobs_json(std::span<const engine::TokenLogprobs> tokens,
 void CompletionLogprobs::advance(int32_t id) {
   const bool prompt = echoed_ > 0;
   if (prompt || !skip_special_ || !names_.tokenizer.is_special(id)) {
-    offset_ += characters(decoder_.push(names_.tokenizer.token_bytes(id)));
+    offset_ += count_characters(decoder_.push(names_.tokenizer.token_bytes(id)));
   }
   // A prompt of ids may end within a character; its echo does not join the reply.
-  if (prompt && --echoed_ == 0) offset_ += characters(decoder_.finish(true));
+  if (prompt && --echoed_ == 0) offset_ += count_characters(decoder_.finish(true));
 }
 
 ordered_json CompletionLogprobs::next(std::span<const engine::TokenLogprobs> tokens) {

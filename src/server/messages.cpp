@@ -1,5 +1,6 @@
 #include "server/messages.h"
 
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -200,21 +201,26 @@ void check_room(int64_t prompt, int64_t wanted, int64_t context) {
   }
 }
 
-}  // namespace
-
-HttpResponse messages(const HttpRequest& http, const ApiContext& api) {
+PreparedReply prepare(const HttpRequest& http, const ApiContext& api) {
   const ChatRequest request = parse_messages_request(http.body, api.rules, MessagesPurpose::kReply);
   const MessageReply message{"msg_" + random_id(), request.common.model, request.include_reasoning,
                              api.rules.settings.api};
-  std::vector<int32_t> prompt = chat_prompt_ids(request.prompt, api);
-  if (!request.common.truncate_prompt) {
-    check_room(static_cast<int64_t>(prompt.size()), *request.common.max_tokens, api.generator.context());
-  }
-  const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, message, http); },
-                           [message](RunningReplies& replies, SseWriter& out) { stream_reply(replies, message, out); }};
-  return answer({chat_generation(request, std::move(prompt), message.id, api)}, http, api, request.common.stream,
-                shapes);
+  const auto check = [&](int64_t tokens, int64_t wanted) {
+    if (!request.common.truncate_prompt) check_room(tokens, wanted, api.generator.context());
+  };
+  std::vector<int32_t> prompt = chat_prompt_ids(request.prompt, api, [&](int64_t least) { check(least, 1); });
+  check(std::ssize(prompt), *request.common.max_tokens);
+  PreparedReply prepared;
+  prepared.stream = request.common.stream;
+  prepared.shapes = {[message, &http](RunningReplies& replies) { return dump(whole_reply(replies, message, http)); },
+                     [message](RunningReplies& replies, SseWriter& out) { stream_reply(replies, message, out); }};
+  prepared.choices.push_back(chat_generation(request, std::move(prompt), message.id, http, api));
+  return prepared;
 }
+
+}  // namespace
+
+HttpResponse messages(const HttpRequest& http, const ApiContext& api) { return answer(prepare(http, api), http, api); }
 
 HttpResponse count_message_tokens(const HttpRequest& http, const ApiContext& api) {
   const ChatRequest request = parse_messages_request(http.body, api.rules, MessagesPurpose::kCount);

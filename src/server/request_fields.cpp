@@ -169,6 +169,20 @@ void read_stream(const PromptJson& body, CommonFields& fields) {
   fields.continuous_usage = opt_bool(*options, "continuous_usage_stats", "stream_options.").value_or(false);
 }
 
+/// `at_least`: what the message says before numbers that are lower bounds.
+void refuse_overflow(const CommonFields& fields, int64_t prompt_tokens, const std::string& at_least,
+                     const std::string& prompt_field, int64_t context) {
+  const int64_t wanted = fields.max_tokens.value_or(1);
+  if (prompt_tokens + wanted <= context) return;
+  throw ApiError(
+      400,
+      "This model's maximum context length is " + std::to_string(context) + " tokens. However, you requested " +
+          at_least + std::to_string(prompt_tokens + wanted) + " tokens (" + at_least + std::to_string(prompt_tokens) +
+          " in the messages, " + std::to_string(wanted) +
+          " in the completion). Please reduce the length of the messages or completion.",
+      fields.max_tokens && prompt_tokens < context ? fields.max_tokens_field : prompt_field, "context_length_exceeded");
+}
+
 }  // namespace
 
 uint64_t fresh_seed() {
@@ -252,6 +266,16 @@ CommonFields read_common_fields(const PromptJson& body, const RequestRules& rule
   return fields;
 }
 
+int64_t least_tokens(size_t bytes, const ApiContext& api) {
+  return api.longest_token == 0 ? 0 : static_cast<int64_t>((bytes + api.longest_token - 1) / api.longest_token);
+}
+
+void check_text_fits(const CommonFields& fields, int64_t least, const std::string& prompt_field,
+                     const ApiContext& api) {
+  const int64_t context = api.generator.context();
+  if (least >= context && !fields.truncate_prompt) refuse_overflow(fields, least, "at least ", prompt_field, context);
+}
+
 void set_prompt(engine::GenerationRequest& request, const CommonFields& fields, std::vector<int32_t> prompt,
                 const std::string& prompt_field, int64_t default_max, const ApiContext& api) {
   const int64_t context = api.generator.context();
@@ -261,18 +285,9 @@ void set_prompt(engine::GenerationRequest& request, const CommonFields& fields, 
     if (kept < static_cast<int64_t>(prompt.size())) prompt.erase(prompt.begin(), prompt.end() - kept);
   }
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+  refuse_overflow(fields, prompt_tokens, "", prompt_field, context);
   const int64_t room = context - prompt_tokens;
   const int64_t max_tokens = fields.max_tokens.value_or(default_max > 0 ? std::min(room, default_max) : room);
-  if (room < 1 || max_tokens > room) {
-    const int64_t wanted = fields.max_tokens.value_or(1);
-    throw ApiError(400,
-                   "This model's maximum context length is " + std::to_string(context) +
-                       " tokens. However, you requested " + std::to_string(prompt_tokens + wanted) + " tokens (" +
-                       std::to_string(prompt_tokens) + " in the messages, " + std::to_string(wanted) +
-                       " in the completion). Please reduce the length of the messages or completion.",
-                   fields.max_tokens && prompt_tokens < context ? fields.max_tokens_field : prompt_field,
-                   "context_length_exceeded");
-  }
   if (fields.min_tokens > max_tokens) {
     throw bad_field("min_tokens", "min_tokens must be at most max_tokens, " + std::to_string(max_tokens));
   }

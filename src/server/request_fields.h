@@ -72,6 +72,11 @@ CommonFields read_common_fields(const text::PromptJson& body, const RequestRules
 /// What the fields say: all but prompt, max_tokens, `id`, end ids and the kind of reply. Marker texts among the stop
 /// strings ("<|user|>") become stop ids too.
 engine::GenerationRequest generation_of(const CommonFields& fields, const ApiContext& api);
+/// A lower bound of the tokens of any text of so many bytes; 0 without a vocabulary.
+int64_t least_tokens(size_t bytes, const ApiContext& api);
+/// Throws as set_prompt where a prompt of at least `least` tokens fills the context, unless it is to be cut. One that
+/// leaves some room is better told its exact number.
+void check_text_fits(const CommonFields& fields, int64_t least, const std::string& prompt_field, const ApiContext& api);
 /// Sets prompt and max_tokens. `default_max` applies when the request has no max_tokens; 0 = up to the context. Throws
 /// ApiError 400 context_length_exceeded, naming `prompt_field` or what asked for too many tokens, or when min_tokens
 /// exceeds the limit.

@@ -1,8 +1,10 @@
 #include "server/responses.h"
 
 #include <ctime>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "server/api_error.h"
@@ -20,11 +22,18 @@ using nlohmann::ordered_json;
 using text::PromptJson;
 using text::ReplyChannel;
 
+/// The JSON of an object that has `members`, JSON already, after its own.
+std::string with_members(const ordered_json& object, std::string_view members) {
+  std::string text = dump(object);
+  text.back() = ',';
+  return text.append(members) += '}';
+}
+
 struct ResponseHead {
   std::string id;
   std::string model;
   std::time_t created;
-  ordered_json echo;
+  std::string echo;  ///< members of every response that repeat the request's fields, as JSON: trees of it are large
   ResponseTools tools;
   const ApiSettings& settings;
 
@@ -41,9 +50,11 @@ struct ResponseHead {
                          {"previous_response_id", nullptr},
                          {"store", false},
                          {"usage", nullptr}};
-    body.update(echo);
     return body;
   }
+
+  /// The JSON of a response.
+  std::string text(const ordered_json& response) const { return with_members(response, echo); }
 
   /// The response once its reply has ended.
   ordered_json ended(const engine::GenerationResult& result, ordered_json output) const {
@@ -147,7 +158,7 @@ const char* last_status(const OutputItem& item, const engine::GenerationResult& 
   return result.cut_channel == item.channel() ? "incomplete" : "completed";
 }
 
-ordered_json whole_reply(RunningReplies& replies, const ResponseHead& head, const HttpRequest& http) {
+std::string whole_reply(RunningReplies& replies, const ResponseHead& head, const HttpRequest& http) {
   ReplyParts parts;
   replies.collect(http.client_gone,
                   [&](size_t, engine::GenerationEvent& event) { parts.add(std::move(event.deltas)); });
@@ -159,7 +170,7 @@ ordered_json whole_reply(RunningReplies& replies, const ResponseHead& head, cons
     item.add(all[i].text);
     output.push_back(item.done(i + 1 < all.size() ? "completed" : last_status(item, *reply.result())));
   }
-  return head.ended(*reply.result(), std::move(output));
+  return head.text(head.ended(*reply.result(), std::move(output)));
 }
 
 /// The events of spec 40 §8, numbered from 0 without gaps.
@@ -168,8 +179,9 @@ class ResponseStream {
   ResponseStream(SseWriter& out, const ResponseHead& head) : out_(out), head_(head) {}
 
   void begin() {
-    send("response.created", {{"response", head_.object("in_progress", ordered_json::array())}});
-    send("response.in_progress", {{"response", head_.object("in_progress", ordered_json::array())}});
+    for (const char* type : {"response.created", "response.in_progress"}) {
+      send_response(type, head_.object("in_progress", ordered_json::array()));
+    }
   }
 
   void add(const text::ReplyDelta& delta) {
@@ -184,16 +196,15 @@ class ResponseStream {
 
   void end(const engine::GenerationResult& result) {
     if (item_) close(last_status(*item_, result));
-    ordered_json response = head_.ended(result, std::move(output_));
-    const std::string status = response["status"];
-    send("response." + status, {{"response", std::move(response)}});
+    const ordered_json response = head_.ended(result, std::move(output_));
+    send_response("response." + response["status"].get<std::string>(), response);
   }
 
   void fail(const ApiError& error) {
     close("incomplete");
     ordered_json response = head_.object("failed", std::move(output_));
     response["error"] = {{"code", "server_error"}, {"message", error.what()}};
-    send("response.failed", {{"response", std::move(response)}});
+    send_response("response.failed", response);
   }
 
  private:
@@ -252,6 +263,11 @@ class ResponseStream {
     return place;
   }
 
+  void send_response(const std::string& type, const ordered_json& response) {
+    const ordered_json event = {{"type", type}, {"sequence_number", sequence_++}};
+    out_.event(type, with_members(event, R"("response":)" + head_.text(response)));
+  }
+
   void send(const std::string& type, ordered_json fields) {
     ordered_json event = {{"type", type}, {"sequence_number", sequence_++}};
     for (auto& [key, value] : fields.items()) event[key] = std::move(value);
@@ -280,9 +296,12 @@ void stream_reply(RunningReplies& replies, const ResponseHead& head, SseWriter& 
 }
 
 /// chat_generation with errors that name the fields of this API.
-engine::GenerationRequest prepare(const ChatRequest& chat, const std::string& id, const ApiContext& api) {
+engine::GenerationRequest generation_of(const ChatRequest& chat, const std::string& id, const HttpRequest& http,
+                                        const ApiContext& api) {
   try {
-    return chat_generation(chat, chat_prompt_ids(chat.prompt, api), id, api);
+    std::vector<int32_t> prompt = chat_prompt_ids(
+        chat.prompt, api, [&](int64_t least) { check_text_fits(chat.common, least, chat.prompt_field, api); });
+    return chat_generation(chat, std::move(prompt), id, http, api);
   } catch (ApiError& error) {
     if (error.param == "max_tokens") error.param = "max_output_tokens";
     if (error.param.compare(0, 8, "messages") == 0) error.param = "input";
@@ -290,15 +309,27 @@ engine::GenerationRequest prepare(const ChatRequest& chat, const std::string& id
   }
 }
 
+/// An object's members without its braces.
+std::string members_of(const PromptJson& object) {
+  const std::string text = dump(to_json(object));
+  return text.substr(1, text.size() - 2);
+}
+
+PreparedReply prepare(const HttpRequest& http, const ApiContext& api) {
+  const ResponsesRequest request = parse_responses_request(http.body, api.rules);
+  const auto head = std::make_shared<const ResponseHead>(ResponseHead{"resp_" + random_id(), request.chat.common.model,
+                                                                      std::time(nullptr), members_of(request.echo),
+                                                                      request.tools, api.rules.settings.api});
+  PreparedReply prepared;
+  prepared.stream = request.chat.common.stream;
+  prepared.shapes = {[head, &http](RunningReplies& replies) { return whole_reply(replies, *head, http); },
+                     [head](RunningReplies& replies, SseWriter& out) { stream_reply(replies, *head, out); }};
+  prepared.choices.push_back(generation_of(request.chat, head->id, http, api));
+  return prepared;
+}
+
 }  // namespace
 
-HttpResponse responses(const HttpRequest& http, const ApiContext& api) {
-  const ResponsesRequest request = parse_responses_request(http.body, api.rules);
-  const ResponseHead head{"resp_" + random_id(), request.chat.common.model, std::time(nullptr), to_json(request.echo),
-                          request.tools,         api.rules.settings.api};
-  const ReplyShapes shapes{[&](RunningReplies& replies) { return whole_reply(replies, head, http); },
-                           [head](RunningReplies& replies, SseWriter& out) { stream_reply(replies, head, out); }};
-  return answer({prepare(request.chat, head.id, api)}, http, api, request.chat.common.stream, shapes);
-}
+HttpResponse responses(const HttpRequest& http, const ApiContext& api) { return answer(prepare(http, api), http, api); }
 
 }  // namespace glm53::server

@@ -9,6 +9,7 @@
 
 #include "glm53/core/contains.h"
 #include "glm53/core/printable.h"
+#include "glm53/core/utf8.h"
 #include "server/api_error.h"
 #include "server/chat_json.h"
 #include "server/json_get.h"
@@ -303,13 +304,32 @@ PromptJson shortest(float value) {
   return PromptJson::number({text, std::to_chars(text, text + sizeof text, value).ptr});
 }
 
+/// Bounded as clients of the API know it.
+void check_metadata(const PromptJson& body) {
+  constexpr size_t kMostPairs = 16;
+  constexpr int64_t kLongestKey = 64;
+  constexpr int64_t kLongestValue = 512;
+  const PromptJson* metadata = opt_object(body, "metadata");
+  if (metadata == nullptr) return;
+  if (metadata->members().size() > kMostPairs) throw bad_field("metadata", "metadata must hold at most 16 pairs");
+  for (const auto& [key, value] : metadata->members()) {
+    if (count_characters(key) > kLongestKey) {
+      throw bad_field("metadata", "keys of metadata must have at most 64 characters");
+    }
+    const std::string path = "metadata." + key;
+    if (!value.is_string() || count_characters(value.as_string()) > kLongestValue) {
+      throw bad_field(path, path + " must be a string of at most 512 characters");
+    }
+  }
+}
+
 PromptJson read_echo(const PromptJson& body, const CommonFields& common) {
   static constexpr std::array<std::string_view, 2> kTruncations = {"auto", "disabled"};
   const std::string* truncation = opt_string(body, "truncation");
   if (truncation != nullptr && !contains(kTruncations, *truncation)) {
     throw bad_field("truncation", "truncation must be auto or disabled");
   }
-  opt_object(body, "metadata");
+  check_metadata(body);
   opt_string(body, "user");
   opt_bool(body, "store");
 

@@ -334,6 +334,12 @@ HttpLimits http_limits(const ServerSettings& settings) {
   return limits;
 }
 
+size_t longest_token(const text::Tokenizer& tokenizer) {
+  size_t longest = 0;
+  for (int32_t id = 0; id < tokenizer.id_count(); ++id) longest = std::max(longest, tokenizer.token_bytes(id).size());
+  return longest;
+}
+
 /// Null for a model without text.
 std::shared_ptr<const text::TokenTrie> make_trie(const text::Tokenizer& tokenizer, const GenerationDefaults& defaults) {
   if (!tokenizer.has_vocabulary()) return nullptr;
@@ -354,8 +360,9 @@ struct Server::Impl {
        std::string shown_version)
       : generator(settings.context),
         grammars(make_trie(tokenizer, defaults)),
-        context{{settings, std::move(defaults)}, generator,         tokenizer, grammars, counts,
-                std::move(shown_version),        std::time(nullptr)},
+        context{
+            {settings, std::move(defaults)}, generator,         tokenizer, grammars, counts, longest_token(tokenizer),
+            std::move(shown_version),        std::time(nullptr)},
         api(context, counts),
         http(http_limits(settings.server), api) {}
 

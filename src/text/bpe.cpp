@@ -53,6 +53,10 @@ void BpeMerger::encode(std::string_view piece, Scratch& scratch, std::vector<int
   auto& [symbols, heap] = scratch;
   symbols.clear();
   heap.clear();
+  // A piece may be megabytes, and growth by doubling holds old and new memory at once. There are less than n merges,
+  // each of which takes one offer out and makes two; room that is not used is never touched.
+  symbols.reserve(piece.size());
+  heap.reserve(2 * piece.size());
   for (int32_t i = 0; i < count; ++i) {
     const int32_t id = byte_ids_[static_cast<uint8_t>(piece[static_cast<size_t>(i)])];
     symbols.push_back({id, i - 1, i + 1 < count ? i + 1 : -1});

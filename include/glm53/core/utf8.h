@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,9 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 /// Well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms).
 bool is_utf8(std::string_view text);
+
+/// Characters (code points) of valid UTF-8.
+int64_t count_characters(std::string_view text);
 
 /// Appends `bytes` to `out`, each maximal invalid subpart as U+FFFD. An incomplete but so far valid character at the
 /// end is not appended: its length, 0 to 3 bytes, is returned.

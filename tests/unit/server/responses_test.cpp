@@ -94,16 +94,37 @@ TEST_F(ResponsesTest, FieldsNotGivenAreShownWithTheirDefaults) {
   EXPECT_EQ(generator_.last().max_tokens, 100);
 }
 
+TEST_F(ResponsesTest, MetadataIsBounded) {
+  const auto refused = [this](const json& metadata) {
+    const RawReply reply = say_hi("\"metadata\":" + metadata.dump());
+    return reply.status == 200 ? std::string() : json::parse(reply.body)["error"]["param"].get<std::string>();
+  };
+  json pairs = json::object();
+  for (int i = 0; i < 16; ++i) pairs["key" + std::to_string(i)] = "";
+  EXPECT_EQ(refused(pairs), "");
+  pairs["one more"] = "";
+  EXPECT_EQ(refused(pairs), "metadata");
+  std::string key, value;  // of two bytes a character
+  for (int i = 0; i < 64; ++i) key += "\xC3\xA4";
+  for (int i = 0; i < 512; ++i) value += "\xC3\xA4";
+  EXPECT_EQ(refused({{key, value}}), "");
+  EXPECT_EQ(refused({{key + "a", value}}), "metadata");
+  EXPECT_EQ(refused({{"k", value + "a"}}), "metadata.k");
+  for (const json& other : {json(1), json(nullptr), json::array(), json::object()}) {
+    EXPECT_EQ(refused({{"k", other}}), "metadata.k");
+  }
+}
+
 TEST_F(ResponsesTest, EchoedValuesOfAnySize) {
   const std::string big(400, '9');
   const json body = json::parse(
-      say_hi(R"("metadata":{"i":-7,"u":1e-999,"f":0.25,"n":null,"big":)" + big + R"(,"list":[1,{"a":true}]})").body);
-  EXPECT_EQ(body["metadata"]["i"], -7);
-  EXPECT_EQ(body["metadata"]["u"], 0.0);
-  EXPECT_EQ(body["metadata"]["f"], 0.25);
-  EXPECT_TRUE(body["metadata"]["n"].is_null());
-  EXPECT_TRUE(body["metadata"]["big"].is_number());
-  EXPECT_EQ(body["metadata"]["list"], json::parse(R"([1,{"a":true}])"));
+      say_hi(R"("reasoning":{"i":-7,"u":1e-999,"f":0.25,"n":null,"big":)" + big + R"(,"list":[1,{"a":true}]})").body);
+  EXPECT_EQ(body["reasoning"]["i"], -7);
+  EXPECT_EQ(body["reasoning"]["u"], 0.0);
+  EXPECT_EQ(body["reasoning"]["f"], 0.25);
+  EXPECT_TRUE(body["reasoning"]["n"].is_null());
+  EXPECT_TRUE(body["reasoning"]["big"].is_number());
+  EXPECT_EQ(body["reasoning"]["list"], json::parse(R"([1,{"a":true}])"));
 }
 
 TEST_F(ResponsesTest, ACutReplyIsIncomplete) {
