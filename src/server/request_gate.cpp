@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "glm53/core/ascii.h"
+#include "glm53/core/printable.h"
 
 namespace glm53::server {
 namespace {
@@ -78,7 +79,7 @@ std::optional<GateRefusal> read_request_line(std::string_view line, RequestHead&
   if (!is_token(method) || target.empty()) return GateRefusal{400, "malformed request line"};
   if (target.size() > kMaxTarget) return GateRefusal{414, "the request target is too long"};
   for (char c : target) {
-    if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7F) {
+    if (is_control(c) || c == ' ') {
       return GateRefusal{400, "control character in the request target"};
     }
   }
@@ -115,7 +116,7 @@ std::optional<GateRefusal> read_header_line(std::string_view line, RequestHead& 
   }
   const std::string_view value = trim(line.substr(colon + 1));
   for (char c : value) {
-    if ((static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7F) {
+    if (is_control(c) && c != '\t') {
       return GateRefusal{400, "control character in header " + std::string(line.substr(0, colon))};
     }
   }

@@ -5,6 +5,13 @@
 #include <malloc.h>
 
 #include "api_test.h"
+#include "server/api_error.h"
+#include "server/chat_completions.h"
+#include "server/completions.h"
+#include "server/grammar_cache.h"
+#include "server/messages.h"
+#include "server/request_counts.h"
+#include "server/responses.h"
 
 namespace glm53::server {
 namespace {
@@ -58,6 +65,41 @@ TEST_F(RequestMemoryTest, WhatWasParsedIsGoneWhileTheReplyRuns) {
   for (const auto& c : cases) {
     EXPECT_LT(held_by(c.path, c.body), 10'000'000) << c.path << ' ' << c.body.substr(0, 60);
   }
+}
+
+TEST_F(RequestMemoryTest, ABodyIsPausedBeforeItsGrammarIsMadeAndDoneBeforeItsReplyIs) {
+  RequestCounts counts;
+  const std::vector<int32_t> ends = {tiny_tokenizer().require_added("<|user|>")};
+  GrammarCache grammars(std::make_shared<const text::TokenTrie>(tiny_tokenizer(), 4096, ends));
+  GenerationDefaults defaults;
+  defaults.eos_ids = ends;
+  defaults.vocab = 4096;
+  const ApiContext api{{settings_, defaults}, generator_, tiny_tokenizer(), grammars, counts, 16, "1.2.3", 0};
+  std::string seen;
+  HttpRequest http;
+  http.client_gone = [] { return false; };
+  http.body_paused = [&] { seen += "paused "; };
+  http.body_done = [&] { seen += "done "; };
+  reply_with({{text::ReplyChannel::kContent, "answer"}}, [&](engine::GenerationResult&) { seen += "replied "; });
+  const auto outcome = [&](const auto& handler, const std::string& body) {
+    seen.clear();
+    http.body = body;
+    try {
+      handler(http, api);
+    } catch (const ApiError& error) {
+      seen += error.param;
+    }
+    return seen;
+  };
+  const std::string chat = R"({"max_tokens":9,"messages":[{"role":"user","content":"hi"}])";
+  EXPECT_EQ(outcome(chat_completions, chat + '}'), "paused done replied ");
+  EXPECT_EQ(outcome(messages, chat + '}'), "paused done replied ");
+  EXPECT_EQ(outcome(responses, R"({"input":"hi"})"), "paused done replied ");
+  EXPECT_EQ(outcome(completions, R"({"prompt":"hi"})"), "paused done replied ");
+  const std::string broken = R"(,"structured_outputs":{"regex":"("}})";
+  EXPECT_EQ(outcome(chat_completions, chat + broken), "paused structured_outputs.regex");
+  EXPECT_EQ(outcome(completions, R"({"prompt":"hi")" + broken), "paused structured_outputs.regex");
+  EXPECT_EQ(outcome(responses, R"({"input":"hi")" + broken), "paused structured_outputs.regex");
 }
 
 TEST_F(RequestMemoryTest, APromptThatCannotFitIsRefusedBeforeItIsEncoded) {
