@@ -6,10 +6,11 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <spdlog/formatter.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include "glm53/core/printable.h"
+#include "main/unblocking_sink.h"
 
 namespace glm53 {
 
@@ -41,13 +42,12 @@ class JsonFormatter final : public spdlog::formatter {
 }  // namespace
 
 void start_logging(const Settings& settings) {
-  auto logger =
-      std::make_shared<spdlog::logger>("glm53-serve", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("glm53-serve", std::make_shared<UnblockingSink>(STDERR_FILENO));
   const int rank = settings.cluster.rank;
   if (settings.ops.log_format == "json") {
     logger->set_formatter(std::make_unique<JsonFormatter>(rank));
   } else {
-    logger->set_pattern(fmt::format("[%Y-%m-%d %H:%M:%S.%e] [rank {}] [%^%l%$] %v", rank));
+    logger->set_pattern(fmt::format("[%Y-%m-%d %H:%M:%S.%e] [rank {}] [%l] %v", rank));
   }
   logger->set_level(spdlog::level::from_str(settings.ops.log_level));
   spdlog::set_default_logger(std::move(logger));

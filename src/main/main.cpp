@@ -4,9 +4,12 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <string>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include "comm/local_communicator.h"
 #include "config/command_line.h"
@@ -42,13 +45,17 @@ server::GenerationDefaults generation_defaults(const ModelFiles& files) {
   return defaults;
 }
 
+std::string url_of(const server::Server& server, const std::string& host) {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return "http://" + (is_ipv6 ? '[' + host + ']' : host) + ':' + std::to_string(server.port());
+}
+
 /// Serves until a signal comes or the engine fails; returns the exit code.
 int serve(const Settings& settings, const engine::Engine& engine, server::Server& server, ShutdownSignals& signals,
           Clock::time_point process_start) {
   signals.serve();
-  spdlog::info("ready after {:.2f} s: {} on http://{}:{}",
-               std::chrono::duration<double>(Clock::now() - process_start).count(), settings.model.served_name.front(),
-               settings.server.host, server.port());
+  spdlog::info("ready after {:.2f} s: {} on {}", std::chrono::duration<double>(Clock::now() - process_start).count(),
+               settings.model.served_name.front(), url_of(server, settings.server.host));
   bool failed = false;
   while (!failed && !signals.wait(std::chrono::seconds(1))) failed = engine.status().failed;
   // A failed engine cannot finish anything; a supervisor starts the process anew.
@@ -101,7 +108,7 @@ int run(int argc, char** argv) {
   std::unique_ptr<engine::Engine> engine;  // outlives the server
   server::Server server(files.tokenizer, settings, generation_defaults(files), GLM53_VERSION);
   server.start();
-  spdlog::info("listening on http://{}:{}; 503 until the model is loaded", settings.server.host, server.port());
+  spdlog::info("listening on {}; 503 until the model is loaded", url_of(server, settings.server.host));
   ModelWeights weights = load_weights(inventory, geometry, shard, *backend, LoadProgress(geometry.layers));
 
   spdlog::info("memory: {} MiB planned, {} MiB available; context {}", memory.total() >> 20, available >> 20,
@@ -118,6 +125,16 @@ int run(int argc, char** argv) {
   return serve(settings, *engine, server, signals, process_start);
 }
 
+/// A daemon may be started without the standard descriptors. What it opens next would become them, and the log would go
+/// to a client.
+void open_standard_descriptors() {
+  int descriptor = 0;
+  do {
+    descriptor = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  } while (descriptor >= STDIN_FILENO && descriptor <= STDERR_FILENO);
+  if (descriptor >= 0) ::close(descriptor);
+}
+
 int report(const Error& error) {
   fmt::print(stderr, "glm53-serve: error: {}\n", error.what());
   return error.exit_code();
@@ -127,6 +144,7 @@ int report(const Error& error) {
 }  // namespace glm53
 
 int main(int argc, char** argv) {
+  glm53::open_standard_descriptors();
   try {
     return glm53::run(argc, argv);
   } catch (const glm53::TensorProblems& e) {

@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <string>
 #include <system_error>
 
 #include <poll.h>
@@ -26,6 +28,7 @@ ShutdownSignals::ShutdownSignals() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
   if (const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr); error != 0) {
     throw std::system_error(error, std::generic_category(), "pthread_sigmask");
   }
@@ -63,7 +66,7 @@ void ShutdownSignals::receive() {
     if (sources[1].revents != 0) return;
     signalfd_siginfo info{};
     if (::read(signal_fd_, &info, sizeof info) != sizeof info) continue;
-    const char* name = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
+    const std::string name = std::string("SIG") + sigabbrev_np(static_cast<int>(info.ssi_signo));
     if (!serving_.load()) {
       spdlog::info("{} while starting: exit", name);
       std::_Exit(0);

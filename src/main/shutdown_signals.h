@@ -1,4 +1,4 @@
-// SIGTERM and SIGINT as an event that the main thread waits for.
+// SIGTERM, SIGINT and SIGHUP as an event that the main thread waits for.
 #pragma once
 
 #include <atomic>
@@ -9,13 +9,13 @@
 
 namespace glm53 {
 
-/// While one lives, a thread of its own receives the two signals, so that nothing runs in a signal handler. The first
+/// While one lives, a thread of its own receives these signals, so that nothing runs in a signal handler. The first
 /// signal ends the process with code 0 as long as serve() was not called (a load is not worth finishing); afterwards it
 /// is what wait() reports, and a second one ends the process with code 1 (the operator does not want to wait for the
 /// drain).
 ///
-/// Create it before any other thread starts: threads inherit the blocked signals. SIGPIPE is ignored for good; writers
-/// see EPIPE.
+/// SIGHUP is among them for the sake of a terminal that closes; under nohup it stays ignored. Create it before any
+/// other thread starts: threads inherit the blocked signals. SIGPIPE is ignored for good; writers see EPIPE.
 class ShutdownSignals {
  public:
   ShutdownSignals();
