@@ -42,7 +42,7 @@ class JsonFormatter final : public spdlog::formatter {
 }  // namespace
 
 void start_logging(const Settings& settings) {
-  auto logger = std::make_shared<spdlog::logger>("glm53-serve", std::make_shared<UnblockingSink>(STDERR_FILENO));
+  auto logger = std::make_shared<spdlog::logger>("glm53-serve", make_unblocking_sink(STDERR_FILENO));
   const int rank = settings.cluster.rank;
   if (settings.ops.log_format == "json") {
     logger->set_formatter(std::make_unique<JsonFormatter>(rank));

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
 namespace glm53 {
@@ -26,27 +31,45 @@ size_t write_what_fits(int descriptor, std::string_view text) {
   return done;
 }
 
+class UnblockingSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit UnblockingSink(int descriptor) : descriptor_(descriptor) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (lost_ > 0) {
+      const std::string text = fmt::format("{} lines of this log were lost: its reader was too slow", lost_);
+      if (!write_line({message.logger_name, spdlog::level::warn, text})) {
+        ++lost_;
+        return;
+      }
+      lost_ = 0;
+    }
+    if (!write_line(message)) ++lost_;
+  }
+
+  void flush_() override {}
+
+ private:
+  /// False when it did not go through whole.
+  bool write_line(const spdlog::details::log_msg& message) {
+    spdlog::memory_buf_t line;
+    if (within_line_) line.push_back('\n');
+    formatter_->format(message, line);
+    const size_t written = write_what_fits(descriptor_, {line.data(), line.size()});
+    if (written > 0) within_line_ = written < line.size();
+    return written == line.size();
+  }
+
+  const int descriptor_;
+  int64_t lost_ = 0;          ///< lines, since the last that got through
+  bool within_line_ = false;  ///< what was written last was the beginning of a line
+};
+
 }  // namespace
 
-void UnblockingSink::sink_it_(const spdlog::details::log_msg& message) {
-  if (lost_ > 0) {
-    const std::string text = fmt::format("{} lines of this log were lost: its reader was too slow", lost_);
-    if (!write_line({message.logger_name, spdlog::level::warn, text})) {
-      ++lost_;
-      return;
-    }
-    lost_ = 0;
-  }
-  if (!write_line(message)) ++lost_;
-}
-
-bool UnblockingSink::write_line(const spdlog::details::log_msg& message) {
-  spdlog::memory_buf_t line;
-  if (within_line_) line.push_back('\n');
-  formatter_->format(message, line);
-  const size_t written = write_what_fits(descriptor_, {line.data(), line.size()});
-  if (written > 0) within_line_ = written < line.size();
-  return written == line.size();
+std::shared_ptr<spdlog::sinks::sink> make_unblocking_sink(int descriptor) {
+  return std::make_shared<UnblockingSink>(descriptor);
 }
 
 }  // namespace glm53
