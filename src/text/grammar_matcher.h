@@ -83,8 +83,8 @@ class GrammarMatcher {
  public:
   /// Tokens that rollback() can take back at most.
   static constexpr int kMaxRollback = 256;
-  /// The masks of a reply may cost together what so many steps may: about a minute.
-  static constexpr int64_t kCostlySteps = 60;
+  /// The masks of a reply may cost together what so many steps may: about ten seconds, in which others wait.
+  static constexpr int64_t kCostlySteps = 10;
 
   /// `starts_after`: the reply begins inside reasoning, and the grammar holds from the first token after this id, that
   /// of </think> (spec 40 §12.3); everything before is free. nullopt: it holds from the first token.
