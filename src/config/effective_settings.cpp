@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <netdb.h>
 
 #include "config/setting_table.h"
 #include "glm53/core/ascii.h"
@@ -16,10 +17,11 @@ namespace {
 
 constexpr const char* kDefaultOrigin = "default";
 
-/// Assigns one key; a refused value is reported with the place it came from.
-void assign(int index, const SettingValue& value, const std::string& origin, EffectiveSettings& settings) {
+/// Runs `set`, which assigns one key; a refused value is reported with the place it came from.
+template <class Set>
+void assign(int index, const std::string& origin, EffectiveSettings& settings, Set set) {
   try {
-    assign_setting(setting_table()[static_cast<size_t>(index)], value, settings.values);
+    set(setting_table()[static_cast<size_t>(index)]);
   } catch (const Error& e) {
     throw Error(fmt::format("{}: {}", origin, e.what()));
   }
@@ -65,6 +67,65 @@ void check_origins(const std::vector<std::string>& origins) {
   }
 }
 
+/// An address in digits that is none would be found only when the server listens. Names are left to that: looking one
+/// up may take long, and another machine may know it.
+void check_host(const std::string& host) {
+  const bool numeric =
+      host.find(':') != std::string::npos || host.find_first_not_of("0123456789.") == std::string::npos;
+  if (!numeric) return;
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) {
+    throw Error(fmt::format("server.host: expected a name or an address, found {}", in_quotes(host)));
+  }
+  ::freeaddrinfo(found);
+}
+
+std::string_view without_outer_blanks(std::string_view text) {
+  const size_t first = text.find_first_not_of(' ');
+  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+/// The items of a list given outside the file: `a,b`, or `[a, b]` as the file would have it.
+std::vector<std::string> list_items(const SettingKey& key, const std::string& text) {
+  if (text.starts_with('[') && text.ends_with(']')) {
+    std::vector<YamlEntry> entries;
+    try {
+      entries = read_yaml("list: " + text, "");
+    } catch (const Error&) {
+      // Its message counts lines of a file, and may quote what is secret.
+    }
+    if (entries.size() == 1 && entries[0].value.kind == SettingValue::Kind::kList) return entries[0].value.items;
+    throw Error(fmt::format("{}: what is in brackets is not a YAML list of texts", key.name()));
+  }
+  std::vector<std::string> items;
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    items.emplace_back(without_outer_blanks(std::string_view(text).substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return items;
+}
+
+/// The value of one key from the command line or the environment; see Assignment::texts.
+SettingValue given_value(const SettingKey& key, const std::vector<std::string>& texts) {
+  if (!key.is_list()) return {SettingValue::Kind::kText, texts.back(), {}};
+  SettingValue value{SettingValue::Kind::kList, "", {}};
+  for (const std::string& text : texts) {
+    const std::vector<std::string> items = list_items(key, text);
+    value.items.insert(value.items.end(), items.begin(), items.end());
+  }
+  return value;
+}
+
+/// Assigns `texts` of the command line or the environment.
+void assign_given(int index, const std::vector<std::string>& texts, const std::string& origin,
+                  EffectiveSettings& settings) {
+  assign(index, origin, settings,
+         [&](const SettingKey& key) { assign_setting(key, given_value(key, texts), settings.values); });
+}
+
 struct ShowValue {
   bool secret;
 
@@ -108,7 +169,7 @@ void apply_file(const std::vector<YamlEntry>& entries, const std::string& file, 
     }
     const int index = find_setting(entry.section, entry.key);
     if (index < 0) refuse_key(origin, entry.section, entry.key);
-    assign(index, entry.value, origin, settings);
+    assign(index, origin, settings, [&](const SettingKey& key) { assign_setting(key, entry.value, settings.values); });
   }
 }
 
@@ -123,7 +184,7 @@ void apply_environment(const std::vector<std::pair<std::string, std::string>>& v
       throw Error(fmt::format("environment: unknown variable {}, the nearest is {}", in_quotes(name),
                               nearest_environment_name(name)));
     }
-    assign(index, {SettingValue::Kind::kText, text, {}}, "environment " + name, settings);
+    assign_given(index, {text}, "environment " + name, settings);
   }
 }
 
@@ -138,7 +199,7 @@ void apply_command_line(const std::vector<Assignment>& assignments, EffectiveSet
                               fmt::join(setting_names(assignment.name), ", ")));
     }
     if (index < 0) refuse_key(assignment.option, section, key);
-    assign(index, {SettingValue::Kind::kText, assignment.text, {}}, assignment.option, settings);
+    assign_given(index, assignment.texts, assignment.option, settings);
   }
 }
 
@@ -151,8 +212,16 @@ EffectiveSettings load_settings(const CommandLine& command,
   return settings;
 }
 
+void require_model_path(const Settings& settings) {
+  if (!settings.model.path.empty()) return;
+  throw Error(
+      "model.path: not set; it names the checkpoint's directory. Give a configuration with --config FILE, for example "
+      "configs/tiny-cpu.yaml, or the key with --set model.path=DIRECTORY");
+}
+
 void check_consistency(const Settings& s) {
-  if (s.model.path.empty()) throw Error("model.path: not set; it names the checkpoint's directory");
+  require_model_path(s);
+  check_host(s.server.host);
   check_origins(s.server.cors_origin);
   if (s.server.max_bodies_mib < s.server.max_body_mib) {
     throw Error(fmt::format("server.max_bodies_mib: {} is below server.max_body_mib, which is {}",

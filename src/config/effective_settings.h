@@ -28,6 +28,9 @@ void apply_command_line(const std::vector<Assignment>& assignments, EffectiveSet
 EffectiveSettings load_settings(const CommandLine& command,
                                 const std::vector<std::pair<std::string, std::string>>& environment);
 
+/// Throws Error, which says how to set it, where model.path is empty: what a first start lacks.
+void require_model_path(const Settings& settings);
+
 /// What one key alone cannot show: values that contradict each other, or a needed one that is missing. Throws Error.
 void check_consistency(const Settings& settings);
 

@@ -198,15 +198,22 @@ std::vector<SettingKey> make_table() {
 /// A wrong section costs at most this, so that `port` at top level finds server.port and not cpu.
 constexpr int kWrongSection = 2;
 
+std::string variable_name(std::string_view setting) {
+  std::string name = fmt::format("GLM53_{}", setting);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return c == '.' ? '_' : static_cast<char>(std::toupper(c)); });
+  return name;
+}
+
 }  // namespace
 
 std::string SettingKey::name() const { return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key); }
 
-std::string SettingKey::environment_name() const {
-  std::string name = section.empty() ? fmt::format("GLM53_{}", key) : fmt::format("GLM53_{}_{}", section, key);
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return c == '.' ? '_' : static_cast<char>(std::toupper(c)); });
-  return name;
+std::string SettingKey::environment_name() const { return variable_name(name()); }
+
+bool SettingKey::is_list() const {
+  Settings settings;
+  return std::holds_alternative<std::vector<std::string>*>(field(settings));
 }
 
 std::string SettingKey::expected() const {
@@ -308,7 +315,9 @@ std::string nearest_environment_name(std::string_view name) {
   int best_distance = std::numeric_limits<int>::max();
   for (const SettingKey& key : setting_table()) {
     const std::string candidate = key.environment_name();
-    const int distance = edit_distance(name, candidate);
+    // GLM53_PORT is server.port without its section.
+    const int distance = std::min(edit_distance(name, candidate), edit_distance(name, variable_name(key.key)) +
+                                                                      (key.section.empty() ? 0 : kWrongSection));
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

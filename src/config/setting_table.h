@@ -28,7 +28,8 @@ struct SettingKey {
 
   std::string name() const;              ///< "server.port", "context"
   std::string environment_name() const;  ///< "GLM53_SERVER_PORT", "GLM53_CONTEXT"
-  std::string expected() const;          ///< "an integer from 0 to 65535", for messages and --help
+  bool is_list() const;
+  std::string expected() const;  ///< "an integer from 0 to 65535", for messages and --help
 };
 
 /// All keys, sections together, in the order of --print-config.

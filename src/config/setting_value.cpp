@@ -65,25 +65,12 @@ std::string parse_text(const SettingKey& key, const SettingValue& value) {
   return value.text;
 }
 
-std::vector<std::string> split_at_commas(const std::string& text) {
-  std::vector<std::string> items;
-  size_t begin = 0;
-  for (size_t comma = text.find(','); comma != std::string::npos; comma = text.find(',', begin)) {
-    items.push_back(text.substr(begin, comma - begin));
-    begin = comma + 1;
-  }
-  items.push_back(text.substr(begin));
-  return items;
-}
-
 std::vector<std::string> parse_list(const SettingKey& key, const SettingValue& value) {
   if (value.kind == Kind::kNull) refuse(key, "nothing (write [] for none)");
   const bool empty = value.kind == Kind::kList ? value.items.empty() : value.text.empty();
   if (empty && !key.may_be_empty) refuse(key, value.kind == Kind::kList ? "an empty list" : "empty text");
   if (empty) return {};
-  const std::vector<std::string> items = value.kind == Kind::kList   ? value.items
-                                         : value.kind == Kind::kText ? split_at_commas(value.text)
-                                                                     : std::vector<std::string>{value.text};
+  const std::vector<std::string> items = value.kind == Kind::kList ? value.items : std::vector{value.text};
   for (const std::string& item : items) {
     check_text(key, item);
     if (item.empty()) refuse(key, "an empty item");

@@ -10,11 +10,11 @@ namespace glm53::config {
 
 struct SettingValue {
   enum class Kind : uint8_t {
-    kText,    ///< command line or environment: `text` is the whole value; a list is split at commas
+    kText,    ///< command line or environment, no list: `text` is the whole value
     kPlain,   ///< YAML scalar without quotes
     kQuoted,  ///< YAML scalar in quotes, or a block scalar: text whatever it looks like
     kNull,    ///< YAML key without a value
-    kList,    ///< YAML sequence of scalars
+    kList,    ///< YAML sequence of scalars, or a list of the command line or environment
   };
   Kind kind = Kind::kText;
   std::string text;

@@ -33,14 +33,15 @@ constexpr DenseGroup kDenseGroups[] = {
     {"dense.groups.head", &DenseGroupSettings::head, LinearGroup::kHead},
 };
 
-std::unique_ptr<Backend> make_cpu(const Settings& settings, const Geometry& geometry) {
-  const bool serving = settings.cpu.mode == "bf16";
-  const auto only_bf16 = [](const char* key, const std::string& value, const char* what) {
-    if (value != "bf16" && !value.empty()) {
-      throw Error(fmt::format("{}: {} is not supported by {}; supported: bf16", key, value, what));
-    }
+bool is_fp32_cpu(const Settings& settings) { return settings.cpu.mode == "fp32"; }
+
+std::vector<std::string> cpu_problems(const Settings& settings) {
+  std::vector<std::string> problems;
+  const auto only_bf16 = [&problems](const char* key, const std::string& value, const char* what) {
+    if (value == "bf16" || value.empty()) return;
+    problems.push_back(fmt::format("{}: {} is not supported by {}; supported: bf16", key, value, what));
   };
-  if (!serving) {
+  if (is_fp32_cpu(settings)) {
     only_bf16("kv.dtype", settings.kv.dtype, "cpu.mode fp32");
     only_bf16("kv.index", settings.kv.index, "cpu.mode fp32");
   }
@@ -48,10 +49,14 @@ std::unique_ptr<Backend> make_cpu(const Settings& settings, const Geometry& geom
   for (const DenseGroup& group : kDenseGroups) {
     only_bf16(group.key, settings.dense_groups.*group.setting, "the CPU backend");
   }
+  return problems;
+}
+
+std::unique_ptr<Backend> make_cpu(const Settings& settings, const Geometry& geometry) {
   CpuBackendOptions options;
   options.threads = settings.cpu.threads;
   options.tensor_parallel = settings.cluster.tp;
-  options.mode = serving ? CpuMode::kServing : CpuMode::kFp32;
+  options.mode = is_fp32_cpu(settings) ? CpuMode::kFp32 : CpuMode::kServing;
   options.latents = settings.kv.dtype == "fp8" ? LatentFormat::kFp8 : LatentFormat::kBf16;
   options.fp8_index = has_fp8_index(settings);
   return make_cpu_backend(geometry, options);
@@ -76,15 +81,21 @@ DenseFormats dense_formats(const Settings& settings) {
   return formats;
 }
 
+/// `backend: auto` is the GPU where cuda.device can be used.
+bool is_cuda(const Settings& settings) {
+  if (settings.backend == "auto") return cuda_device_problem(settings.cuda.device).empty();
+  return settings.backend == "cuda";
+}
+
 }  // namespace
 
-const char* resolve_backend(const Settings& settings) {
-  if (settings.backend == "auto") return cuda_device_problem(settings.cuda.device).empty() ? "cuda" : "cpu";
-  return settings.backend == "cuda" ? "cuda" : "cpu";
+std::vector<std::string> backend_problems(const Settings& settings) {
+  if (is_cuda(settings)) return {};
+  return cpu_problems(settings);
 }
 
 std::unique_ptr<Backend> make_backend(const Settings& settings, const Geometry& geometry) {
-  if (std::string(resolve_backend(settings)) == "cpu") return make_cpu(settings, geometry);
+  if (!is_cuda(settings)) return make_cpu(settings, geometry);
   CudaBackendOptions options;
   options.device = settings.cuda.device;
   options.tensor_parallel = settings.cluster.tp;
@@ -96,19 +107,18 @@ std::unique_ptr<Backend> make_backend(const Settings& settings, const Geometry& 
 }
 
 int64_t available_backend_memory(const Settings& settings) {
-  if (std::string(resolve_backend(settings)) == "cpu") return available_memory();
+  if (!is_cuda(settings)) return available_memory();
   return cuda_free_memory(settings.cuda.device);
 }
 
 #else
 
-const char* resolve_backend(const Settings& settings) {
-  if (settings.backend == "cuda") throw Error("backend: cuda is not part of this build; supported: cpu, auto");
-  return "cpu";
+std::vector<std::string> backend_problems(const Settings& settings) {
+  if (settings.backend == "cuda") return {"backend: cuda is not part of this build; supported: cpu, auto"};
+  return cpu_problems(settings);
 }
 
 std::unique_ptr<Backend> make_backend(const Settings& settings, const Geometry& geometry) {
-  resolve_backend(settings);
   return make_cpu(settings, geometry);
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "glm53/core/geometry.h"
@@ -10,10 +12,10 @@
 
 namespace glm53 {
 
-/// `backend: auto` resolved: "cuda" where this build has it and cuda.device can be used, else "cpu".
-const char* resolve_backend(const Settings& settings);
+/// Settings that the chosen backend does not do, or one that this build lacks: a line each, beginning with the key.
+std::vector<std::string> backend_problems(const Settings& settings);
 
-/// Throws Error naming the key for settings that the chosen backend does not do.
+/// `settings` have no backend_problems.
 std::unique_ptr<Backend> make_backend(const Settings& settings, const Geometry& geometry);
 
 /// Bytes that the chosen backend's memory has free now.

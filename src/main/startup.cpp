@@ -14,11 +14,13 @@
 #include <spdlog/spdlog.h>
 
 #include "checkpoint/config_json.h"
+#include "config/effective_settings.h"
 #include "engine/page_pool.h"
 #include "glm53/core/error.h"
 #include "glm53/core/limits.h"
 #include "glm53/core/printable.h"
 #include "glm53/core/read_file.h"
+#include "main/choose_backend.h"
 
 namespace glm53 {
 
@@ -34,10 +36,6 @@ constexpr const char* kRequiredTokens[] = {"[gMASK]",       "<sop>",           "
                                            "<|assistant|>", "<|observation|>", "<think>",         "</think>",
                                            "<tool_call>",   "</tool_call>",    "<tool_response>", "</tool_response>",
                                            "<arg_key>",     "</arg_key>",      "<arg_value>",     "</arg_value>"};
-
-[[noreturn]] void refuse(const char* key, const std::string& value, const char* supported) {
-  throw Error(fmt::format("{}: {} is not supported by this build; supported: {}", key, value, supported));
-}
 
 /// Digits alone, without a leading zero: the form of integer keys.
 std::optional<int> plain_number(std::string_view digits) {
@@ -64,6 +62,15 @@ std::map<int, int> dummy_layer_k(const Settings& settings) {
     }
   }
   return layers;
+}
+
+/// model.path's config.json.
+Geometry open_geometry(const Settings& settings) {
+  const std::string& directory = settings.model.path;
+  if (!std::filesystem::is_directory(directory)) {
+    throw Error(fmt::format("model.path: {} is not a directory", directory));
+  }
+  return load_geometry(directory);
 }
 
 MemoryPlan plan_with_weights(const Backend& backend, const CachePlan& caches, int64_t weights) {
@@ -118,22 +125,34 @@ GenerationConfig generation_defaults(const Settings& settings, const Geometry& g
 }  // namespace
 
 void check_supported(const Settings& s) {
-  if (s.cluster.tp != 1) refuse("cluster.tp", std::to_string(s.cluster.tp), "1");
-  if (s.draft.kind != "none") refuse("draft.kind", s.draft.kind, "none");
-  if (s.stream.smooth) refuse("stream.smooth", "true", "false");
+  config::require_model_path(s);
   dummy_layer_k(s);  // like every key: also where model.load_format leaves it unused
+  const int64_t positions = open_geometry(s).max_positions;
+  std::vector<std::string> problems;
+  const auto only = [&problems](const char* key, const std::string& value, const std::string& supported) {
+    if (value == supported) return;
+    problems.push_back(fmt::format("{}: {} is not supported by this build; supported: {}", key, value, supported));
+  };
+  only("cluster.tp", std::to_string(s.cluster.tp), "1");
+  only("draft.kind", s.draft.kind, "none");
+  only("stream.smooth", s.stream.smooth ? "true" : "false", "false");
+  if (s.context > positions) {
+    problems.push_back(fmt::format("context: {} is more than the {} positions of {} (max_position_embeddings)",
+                                   s.context, positions, s.model.path));
+  }
+  for (std::string& problem : backend_problems(s)) problems.push_back(std::move(problem));
+  if (problems.empty()) return;
+  if (problems.size() > 1) {
+    problems.emplace_back(
+        "some defaults are meant for the real model and for parts that are not there yet; start from a file of "
+        "configs/");
+  }
+  throw Error(fmt::format("{}", fmt::join(problems, "\n")));
 }
 
 ModelFiles open_model_files(const Settings& settings) {
   const std::string& directory = settings.model.path;
-  if (!std::filesystem::is_directory(directory)) {
-    throw Error(fmt::format("model.path: {} is not a directory", directory));
-  }
-  Geometry geometry = load_geometry(directory);
-  if (settings.context > geometry.max_positions) {
-    throw Error(fmt::format("context: {} is more than the {} positions of {} (max_position_embeddings)",
-                            settings.context, geometry.max_positions, directory));
-  }
+  Geometry geometry = open_geometry(settings);
   text::Tokenizer tokenizer = open_tokenizer(settings, geometry.vocab);
   GenerationConfig generation = generation_defaults(settings, geometry);
   std::optional<Checkpoint> checkpoint;

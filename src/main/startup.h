@@ -17,8 +17,9 @@
 
 namespace glm53 {
 
-/// Refuses values that parse but that this build cannot serve, so that none is silently ignored. Throws Error naming
-/// key, value and what is supported.
+/// Refuses values that parse but that this build cannot serve, so that none is silently ignored. Throws one Error
+/// naming key, value and what is supported, a line each. What has to be known first comes alone: model.path that is not
+/// set or no directory, a config.json that is wrong.
 void check_supported(const Settings& settings);
 
 /// Everything of a checkpoint directory but the weights' data, validated.
@@ -30,7 +31,7 @@ struct ModelFiles {
 };
 
 /// Throws Error: a file is missing or malformed, the tokenizer lacks a marker of the chat format or exceeds the model's
-/// vocabulary, `context` exceeds the model's positions.
+/// vocabulary.
 ModelFiles open_model_files(const Settings& settings);
 
 /// Logs a warning where `directory` has a chat template that cannot be read or seems not to be this family's: prompts

@@ -64,6 +64,24 @@ for json in '{"temperatur": 1}' '{"temperature": 3}' '{"max_new_tokens": 5}' '[]
     --override-generation-config "$json" --check
 done
 refused "bodies that exceed all bodies" server.max_bodies_mib --config $config --set server.max_body_mib=300 --check
+refused "nothing given" "--config FILE"
+printf '' >"$scratch/empty.yaml"
+refused "a file without keys" "model.path: not set" --config "$scratch/empty.yaml"
+refused "an address that is none" server.host --config $config --set server.host=999.1.1.1 --check
+refused "an option in a value's place" "--api-key: the value is missing" --config $config --api-key --check
+echo "model: {path: $tiny}" >"$scratch/path.yaml"
+run --config "$scratch/path.yaml" --set backend=cpu --check
+equal "a path alone is refused with code 2" "$code" 2
+for key in cluster.tp draft.kind stream.smooth context kv.dtype dense.format; do
+  contains "at once it is said of $key" "$output" "$key: "
+done
+contains "with a hint at files that work" "$output" "configs/"
+run --config $config --api-key= --check
+equal "an empty key is none, and the next option counts" "$code $(grep -c 'listening' <<<"$output")" "0 0"
+equal "a list may be in brackets" "$(printed --set 'server.cors_origin=[]' --api-key '[a, b]' |
+  sed -n 's/^ *\(cors_origin\|api_key\): \(.*\)  #.*/\2/p')" $'["<redacted>", "<redacted>"]\n[]'
+equal "the last port counts" "$(printed --port 1 --port 2 | value server port)" 2
+GLM53_PORT=1 refused "a variable without its section" GLM53_SERVER_PORT --config $config --print-config
 GLM53_SERVER_PROT=1 refused "an unknown variable" GLM53_SERVER_PROT --config $config --print-config
 refused "a checkpoint that is not there" "$scratch/nowhere" --config $config --set "model.path=$scratch/nowhere" --check
 

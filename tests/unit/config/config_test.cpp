@@ -144,6 +144,20 @@ TEST(Yaml, OriginsAreOneOrSeveral) {
   }
 }
 
+TEST(Yaml, HostInDigitsIsAnAddress) {
+  const auto check = [](const std::string& host) {
+    check_consistency(
+        from_yaml("model: {path: m}\ncluster: {tp: 1}\ndraft: {kind: none}\nserver: {host: '" + host + "'}\n").values);
+  };
+  for (const char* good : {"0.0.0.0", "127.0.0.1", "::", "::1", "localhost", "spark2", "999.example"}) {
+    EXPECT_NO_THROW(check(good)) << good;
+  }
+  for (const char* bad : {"999.1.1.1", "1.2.3.4.5", "[::1]", "127.0.0.1:8888", ":::"}) {
+    EXPECT_THAT(error_of([&] { check(bad); }), testing::StartsWith("server.host: expected a name or an address, found"))
+        << bad;
+  }
+}
+
 TEST(Yaml, AllBodiesHoldAtLeastOne) {
   const auto message = error_of([] {
     check_consistency(
@@ -236,12 +250,52 @@ TEST(Precedence, ShortcutsWinOverSet) {
   EXPECT_EQ(scripts.scheduler.max_streams, 2);
   EXPECT_EQ(scripts.scheduler.prefill_rows, 512);
   EXPECT_EQ(scripts.kv.dtype, "bf16");
-  EXPECT_EQ(error_of([] {
-              load_settings(parse({"--port", "1", "--port", "2"}), {});
-            }),
-            "--port: server.port: expected an integer from 0 to 65535, found \"1,2\"");
+  EXPECT_EQ(load_settings(parse({"--port", "1", "--port", "2"}), {}).values.server.port, 2);
   EXPECT_EQ(more.defaults.generation_config, "vllm");
   EXPECT_EQ(more.defaults.override_generation_config, R"({"top_p": 0.5, "top_k": 3})");
+}
+
+TEST(Precedence, ListsOutsideTheFileAreReadLikeThoseInIt) {
+  const auto keys = [](const std::string& text) {
+    const Settings set = load_settings(parse({"--set", ("server.api_key=" + text).c_str()}), {}).values;
+    const Settings shortcut = load_settings(parse({"--api-key", text.c_str()}), {}).values;
+    const Settings environment = load_settings(parse({}), {{"GLM53_SERVER_API_KEY", text}}).values;
+    EXPECT_EQ(set.server.api_key, shortcut.server.api_key) << text;
+    EXPECT_EQ(set.server.api_key, environment.server.api_key) << text;
+    return set.server.api_key;
+  };
+  EXPECT_THAT(keys("[]"), testing::IsEmpty());
+  EXPECT_THAT(keys("[ ]"), testing::IsEmpty());
+  EXPECT_THAT(keys(""), testing::IsEmpty());
+  EXPECT_THAT(keys("[a, b]"), testing::ElementsAre("a", "b"));
+  EXPECT_THAT(keys("a,b"), testing::ElementsAre("a", "b"));
+  EXPECT_THAT(keys("a, b "), testing::ElementsAre("a", "b"));
+  EXPECT_THAT(keys(R"(["a, b", 'c]'])"), testing::ElementsAre("a, b", "c]"));
+  EXPECT_THAT(keys("[a"), testing::ElementsAre("[a"));
+  EXPECT_THAT(load_settings(parse({"--set", "dummy.layer_k=[4:3, 5:3]"}), {}).values.dummy.layer_k,
+              testing::ElementsAre("4:3", "5:3"));
+  EXPECT_THAT(load_settings(parse({"--api-key", "[a, b]", "--api-key=c"}), {}).values.server.api_key,
+              testing::ElementsAre("a", "b", "c"));
+  for (const char* bad : {"[[hunter2]]", "[hunter2], [b]", "[!hunter2 a]", "[&hunter2 a]", "[hunter2: {b: c]",
+                          "[hunter2]\nserver: [b]", "[hunter2, '']", "hunter2,,b", ",", "[hunter2, ]x]"}) {
+    const std::string message = error_of([&] { load_settings(parse({"--api-key", bad}), {}); });
+    EXPECT_THAT(message, testing::StartsWith("--api-key: server.api_key: ")) << bad;
+    EXPECT_THAT(message, Not(HasSubstr("hunter2"))) << bad;
+  }
+}
+
+TEST(Precedence, OptionsOfLaunchScripts) {
+  const auto values = [](std::vector<const char*> arguments) {
+    return load_settings(parse(std::move(arguments)), {}).values;
+  };
+  EXPECT_EQ(values({"--tensor-parallel-size", "3"}).cluster.tp, 3);
+  EXPECT_THAT(values({"--served-model-name", "a", "b", "--served-model-name=c", "--port", "1"}).model.served_name,
+              testing::ElementsAre("a", "b", "c"));
+  EXPECT_EQ(values({"--set", "kv.dtype=bf16", "--kv-cache-dtype", "auto"}).kv.dtype, "bf16");
+  EXPECT_EQ(values({"--load-format", "auto"}).model.load_format, "checkpoint");
+  EXPECT_EQ(values({"--load-format", "auto", "--load-format", "dummy"}).model.load_format, "dummy");
+  EXPECT_EQ(values({"--generation-config", "auto"}).defaults.generation_config, "auto");
+  EXPECT_EQ(values({"--override-generation-config", "{}"}).defaults.override_generation_config, "{}");
 }
 
 TEST(Precedence, ANameIsServedAtLeast) {
@@ -259,6 +313,11 @@ TEST(Environment, UnknownVariableNamesTheNearest) {
             }),
             "environment: unknown variable \"GLM53_SERVER_PROT\", the nearest is GLM53_SERVER_PORT");
   EXPECT_THAT(error_of([&] { apply_environment({{"GLM53_", "1"}}, s); }), HasSubstr("unknown variable"));
+  for (const auto& [name, nearest] : {std::pair("GLM53_PORT", "GLM53_SERVER_PORT"),
+                                      {"GLM53_CONTXT", "GLM53_CONTEXT"},
+                                      {"GLM53_API_KEY", "GLM53_SERVER_API_KEY"}}) {
+    EXPECT_THAT(error_of([&] { apply_environment({{name, "1"}}, s); }), testing::EndsWith(nearest));
+  }
 }
 
 TEST(Environment, BadValueNamesTheVariable) {
@@ -297,8 +356,23 @@ TEST(CommandLineTest, SetKeepsTheValueAsItIs) {
   const CommandLine command = parse({"--set", "model.path=a=b [c], d", "--set=server.api_key=k1,k2"});
   ASSERT_EQ(command.assignments.size(), 2U);
   EXPECT_EQ(command.assignments[0].name, "model.path");
-  EXPECT_EQ(command.assignments[0].text, "a=b [c], d");
+  EXPECT_THAT(command.assignments[0].texts, testing::ElementsAre("a=b [c], d"));
   EXPECT_THAT(load_settings(command, {}).values.server.api_key, testing::ElementsAre("k1", "k2"));
+}
+
+TEST(CommandLineTest, AnOptionIsNoValue) {
+  const CommandLine empty = parse({"--api-key=", "--check"});
+  EXPECT_EQ(empty.action, CommandLine::Action::kCheck);
+  EXPECT_THAT(load_settings(empty, {}).values.server.api_key, testing::IsEmpty());
+  EXPECT_EQ(error_of([] {
+              parse({"--api-key", "--check"});
+            }),
+            "--api-key: the value is missing (one that begins with -- is given as --api-key=VALUE)");
+  EXPECT_THAT(error_of([] { parse({"--config", "--check"}); }), testing::StartsWith("--config: the value is missing"));
+  EXPECT_THAT(error_of([] { parse({"--config="}); }), HasSubstr("the file name is empty"));
+  EXPECT_THAT(error_of([] { parse({"--set=", "--check"}); }), HasSubstr("expected SECTION.KEY=VALUE"));
+  EXPECT_THAT(error_of([] { load_settings(parse({"--port=", "--check"}), {}); }), HasSubstr("found \"\""));
+  EXPECT_THAT(load_settings(parse({"--api-key=--x"}), {}).values.server.api_key, testing::ElementsAre("--x"));
 }
 
 TEST(CommandLineTest, ErrorsAreOneLine) {
@@ -366,7 +440,7 @@ TEST(Table, EditDistance) {
 
 TEST(PrintConfig, ReadsBackToTheSameValuesAndNamesOrigins) {
   EffectiveSettings s = from_yaml("model:\n  path: \"a \\\"b\\\" \\\\ # ü: x\"\nserver: {port: 0}\n");
-  apply_command_line({{"--set", "context", "99"}, {"--set", "dense.groups.mlp", "q4"}}, s);
+  apply_command_line({{"--set", "context", {"99"}}, {"--set", "dense.groups.mlp", {"q4"}}}, s);
   const std::string printed = to_yaml(s);
   EXPECT_THAT(printed, HasSubstr("context: 99  # --set\n"));
   EXPECT_THAT(printed, HasSubstr("  groups:\n    kda: \"\"  # default\n"));
@@ -383,7 +457,7 @@ TEST(PrintConfig, ReadsBackToTheSameValuesAndNamesOrigins) {
 TEST(PrintConfig, ChangedValuesAreOneLine) {
   EXPECT_EQ(changed_values(default_settings()), "");
   EffectiveSettings s = from_yaml("server: {api_key: [hunter2], port: 8888}\n");
-  apply_command_line({{"--set", "dense.groups.mlp", "q4"}}, s);
+  apply_command_line({{"--set", "dense.groups.mlp", {"q4"}}}, s);
   EXPECT_EQ(changed_values(s),
             "server.port: 8888 (test.yaml:1), server.api_key: [\"<redacted>\"] (test.yaml:1), "
             "dense.groups.mlp: \"q4\" (--set)");
