@@ -1,6 +1,5 @@
 #include "server/body_memory.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "server/api_error.h"
@@ -9,15 +8,14 @@
 namespace glm53::server {
 
 bool BodyMemory::Part::grow_to(uint64_t body) {
-  const uint64_t counted = body - std::min(body, kUncounted);
-  const uint64_t more = counted - held_;
+  const uint64_t more = counted(body) - held_;
   if (more == 0) return true;
   // Not added and taken back where it is too much: meanwhile bodies that fit would be refused.
   uint64_t all = all_.held_;
   do {
     if (more > all_.limit_ - all) return false;
   } while (!all_.held_.compare_exchange_weak(all, all + more));
-  held_ = counted;
+  held_ += more;
   return true;
 }
 
@@ -51,8 +49,10 @@ void BodyMemory::Part::pause_work() {
   all_.freed_.notify_all();
 }
 
-void BodyMemory::Part::release() {
-  all_.held_ -= std::exchange(held_, 0);
+void BodyMemory::Part::release(uint64_t kept) {
+  const uint64_t less = held_ - std::min(held_, counted(kept));
+  all_.held_ -= less;
+  held_ -= less;
   if (at_work_ + paused_ == 0) return;
   const std::lock_guard lock(all_.mutex_);
   all_.lane_of(at_work_).at_work -= at_work_;

@@ -2,6 +2,7 @@
 // since one that is parsed and encoded takes twenty to thirty times its size until its request is submitted.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -44,10 +45,12 @@ class BodyMemory {
     /// The work goes on, but first waits for something else: gives the turn to the next body. Keeps it where what waits
     /// like this is too much already, so that its memory stays bounded.
     void pause_work();
-    /// Ends the work and gives everything back.
-    void release();
+    /// Ends the work and gives everything back but what a body of `kept` bytes holds.
+    void release(uint64_t kept = 0);
 
    private:
+    static uint64_t counted(uint64_t body) { return body - std::min(body, kUncounted); }
+
     BodyMemory& all_;
     uint64_t held_ = 0;
     uint64_t at_work_ = 0;

@@ -71,7 +71,7 @@ std::vector<int32_t> UnsentIds::take(const RunningReply& reply) {
 }
 
 HttpResponse answer(PreparedReply prepared, const HttpRequest& http, const ApiContext& api) {
-  http.body_done();
+  http.body_done(prepared.kept);
   const std::string id = prepared.choices.front().id;
   auto replies = std::make_shared<RunningReplies>(std::move(prepared.choices), api);
   HttpResponse response;

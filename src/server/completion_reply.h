@@ -59,6 +59,7 @@ struct PreparedReply {
   std::vector<engine::GenerationRequest> choices;
   bool stream = false;
   ReplyShapes shapes;
+  size_t kept = 0;  ///< bytes of the body that the reply repeats, where the prompt does not bound them
 };
 
 /// Lets go of the request's body, submits the choices and answers in one shape; X-Request-Id is the first one's id.

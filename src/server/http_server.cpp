@@ -313,21 +313,21 @@ class Connection final : private httplib::Server {
   void answer(httplib::Response& out) {
     HttpRequest request = request_of(head_);
     request.client_gone = [this] { return socket_.peer_gone(); };
-    BodyMemory::Part memory(shared_.bodies);
-    request.body_done = [&request, &memory] {
+    const auto memory = std::make_shared<BodyMemory::Part>(shared_.bodies);
+    request.body_done = [&request, &memory](uint64_t kept) {
       std::string().swap(request.body);
-      memory.release();
+      memory->release(kept);
     };
-    request.body_paused = [&memory] { memory.pause_work(); };
+    request.body_paused = [&memory] { memory->pause_work(); };
     HttpResponse response;
     try {
       if (auto refusal = shared_.handler.check(request)) {
         response = std::move(*refusal);
         drop_body();
-      } else if (const BodyResult result = read_body(&request.body, &memory); result != BodyResult::kRead) {
+      } else if (const BodyResult result = read_body(&request.body, memory.get()); result != BodyResult::kRead) {
         response = shared_.handler.refuse(request, body_error(result));
       } else {
-        memory.begin_work(request.body.size(), request.client_gone);
+        memory->begin_work(request.body.size(), request.client_gone);
         response = shared_.handler.handle(request);
       }
     } catch (const ClientGone&) {
@@ -341,17 +341,18 @@ class Connection final : private httplib::Server {
     }
     record_ = record_of(socket_, head_, response);
     tokens_ = std::move(response.tokens);
-    fill(out, std::move(response));
+    fill(out, std::move(response), memory);
   }
 
-  void fill(httplib::Response& out, HttpResponse response) {
+  /// What the reply keeps of its body counts in `memory` as long as it is streamed.
+  void fill(httplib::Response& out, HttpResponse response, const std::shared_ptr<BodyMemory::Part>& memory) {
     out.status = response.status;
     for (const HttpHeader& header : response.headers) out.set_header(header.name, header.value);
     if (!response.stream) {
       out.set_content(response.body, response.content_type);
       return;
     }
-    const auto provide = [this, stream = std::move(response.stream)](size_t, httplib::DataSink& sink) {
+    const auto provide = [this, memory, stream = std::move(response.stream)](size_t, httplib::DataSink& sink) {
       try {
         Writer writer(sink, socket_);
         stream(writer);

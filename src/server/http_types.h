@@ -32,9 +32,9 @@ struct HttpRequest {
   std::string body;  ///< complete and decoded; empty in HttpHandler::check
   /// True once the client has closed its side. Cheap; meant to be polled while a reply is computed.
   std::function<bool()> client_gone;
-  /// To be called by a handler that goes on without `body` and what was made of it: empties it and lets those of others
-  /// be worked on.
-  std::function<void()> body_done = [] {};
+  /// To be called by a handler that goes on without `body` and what was made of it, but for `kept` bytes that the reply
+  /// needs: empties it and lets those of others be worked on.
+  std::function<void(uint64_t kept)> body_done = [](uint64_t) {};
   /// To be called before a wait for anything but the client's turn while `body`, or what was made of it, is still
   /// needed: may let those of others be worked on meanwhile.
   std::function<void()> body_paused = [] {};

@@ -322,6 +322,7 @@ PreparedReply prepare(const HttpRequest& http, const ApiContext& api) {
                                                                       request.tools, api.rules.settings.api});
   PreparedReply prepared;
   prepared.stream = request.chat.common.stream;
+  prepared.kept = head->echo.size();
   prepared.shapes = {[head, &http](RunningReplies& replies) { return whole_reply(replies, *head, http); },
                      [head](RunningReplies& replies, SseWriter& out) { stream_reply(replies, *head, out); }};
   prepared.choices.push_back(generation_of(request.chat, head->id, http, api));

@@ -79,7 +79,7 @@ class TestHandler final : public HttpHandler {
       return text(200, "released");
     }
     if (request.path == "/done") {
-      request.body_done();
+      request.body_done(kept);
       entered.open();
       release.wait();
       return text(200, std::to_string(request.body.size()));
@@ -133,6 +133,7 @@ class TestHandler final : public HttpHandler {
 
   std::atomic<int> handled{0};
   Gate entered, release, noticed;
+  uint64_t kept = 0;               ///< bytes of the body; set before requests come
   std::function<void()> refusing;  ///< runs in each refusal; set before requests come
 
  private:
@@ -677,6 +678,29 @@ TEST_F(HttpServerTest, ABodyThatIsDoneHoldsNobodyUp) {
   EXPECT_EQ(ask(post("/length", large)).status, 200);
   handler_.release.open();
   EXPECT_EQ(going_on.reply().body, "0");
+}
+
+TEST_F(HttpServerTest, WhatAReplyKeepsOfItsBodyCounts) {
+  HttpLimits limits;
+  limits.all_bodies_bytes = 1'000'000;
+  handler_.kept = 1'000'000;
+  serve(limits);
+  const std::string large(1'000'000, 'x');
+  RawClient going_on(port());
+  going_on.send(post("/done", large));
+  handler_.entered.wait();
+  EXPECT_EQ(ask(post("/length", large)).status, 503);
+  handler_.release.open();
+  EXPECT_EQ(going_on.reply().status, 200);
+  RawClient streaming(port());
+  streaming.send(post("/endless", large));
+  ASSERT_TRUE(streaming.wait_for("start"));
+  EXPECT_EQ(ask(post("/length", large)).status, 503);
+  streaming.close();
+  handler_.noticed.wait();
+  int status = 503;  // until the stream's end is seen
+  for (int i = 0; i < 1000 && status == 503; ++i) status = ask(post("/length", large)).status;
+  EXPECT_EQ(status, 200);
 }
 
 TEST_F(HttpServerTest, APausedBodyHoldsNobodyUp) {

@@ -79,7 +79,7 @@ TEST_F(RequestMemoryTest, ABodyIsPausedBeforeItsGrammarIsMadeAndDoneBeforeItsRep
   HttpRequest http;
   http.client_gone = [] { return false; };
   http.body_paused = [&] { seen += "paused "; };
-  http.body_done = [&] { seen += "done "; };
+  http.body_done = [&](uint64_t) { seen += "done "; };
   reply_with({{text::ReplyChannel::kContent, "answer"}}, [&](engine::GenerationResult&) { seen += "replied "; });
   const auto outcome = [&](const auto& handler, const std::string& body) {
     seen.clear();
