@@ -3,6 +3,9 @@
 # Usage: scripts/build.sh [cmake option…]        for example scripts/build.sh -DGLM53_CUDA=OFF
 set -euo pipefail
 cd "$(dirname "$0")/.."
+case "${1:-}" in
+  -h | --help) sed -n '2,/^[^#]/s/^# //p' scripts/build.sh; exit ;;
+esac
 . scripts/packages.sh
 # Clones in different folders share compiled objects, where ccache is there.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1

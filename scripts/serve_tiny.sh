@@ -1,26 +1,35 @@
 #!/usr/bin/env bash
 # Builds the server, serves the tiny checkpoint of the test data on the CPU and asks it to count, streamed.
-# Usage: scripts/serve_tiny.sh [--once | --keep] [option of glm53-serve…]
+# Usage: scripts/serve_tiny.sh [--once | --keep] [--port N] [option of glm53-serve…]
 #   --keep  go on serving until Ctrl-C (the default on a terminal)
 #   --once  stop after the answer      (the default elsewhere)
-# PORT=N serves on another port than 8888.
+#   --port  8888 unless given here or as PORT=N
+# Requests are not logged, so that the answer can be read; --set server.access_log=true logs them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/packages.sh
 
 keep=false
 [ -t 0 ] && [ -t 1 ] && keep=true
-case "${1:-}" in
-  --keep) keep=true; shift ;;
-  --once) keep=false; shift ;;
-esac
 port=${PORT:-8888}
+options=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -h | --help) sed -n '2,/^[^#]/s/^# //p' scripts/serve_tiny.sh; exit ;;
+    --keep) keep=true ;;
+    --once) keep=false ;;
+    --port) port=${2:?--port: the value is missing}; shift ;;
+    --port=*) port=${1#*=} ;;
+    *) options+=("$1") ;;
+  esac
+  shift
+done
 url=http://127.0.0.1:$port
 
 ensure_packages "${client_packages[@]}"
 scripts/build.sh
 
-build/glm53-serve --config configs/tiny-cpu.yaml --port "$port" "$@" &
+build/glm53-serve --config configs/tiny-cpu.yaml --set server.access_log=false "${options[@]}" --port "$port" &
 server=$!
 trap 'kill -TERM "$server" 2>/dev/null && wait "$server"' EXIT
 trap 'exit 130' INT
