@@ -30,12 +30,12 @@ constexpr Shortcut kShortcuts[] = {
     {"--api-key", "server.api_key", "KEY,KEY"},
     {"--rank", "cluster.rank", "N"},
     {"--tensor-parallel-size", "cluster.tp", "N"},
-    {"--load-format", "model.load_format", "auto|checkpoint|dummy", true},
+    {"--load-format", "model.load_format", "checkpoint|dummy", true},
     {"--served-model-name", "model.served_name", "NAME,NAME", false, true},
     {"--max-model-len", "context", "N"},
     {"--max-num-seqs", "scheduler.max_streams", "N"},
     {"--max-num-batched-tokens", "scheduler.prefill_rows", "N"},
-    {"--kv-cache-dtype", "kv.dtype", "auto|bf16|fp8", true},
+    {"--kv-cache-dtype", "kv.dtype", "bf16|fp8", true},
     {"--generation-config", "defaults.generation_config", "auto|vllm"},
     {"--override-generation-config", "defaults.override_generation_config", "JSON"},
 };
@@ -47,10 +47,7 @@ void describe_options(CLI::App& app) {
   app.description("Serves GLM-5.3-Flash from EXL3 checkpoints over an OpenAI-style HTTP API.");
   app.set_help_flag("-h,--help", "print this text and exit");
   const auto add_value = [&app](const std::string& option, const std::string& value, const std::string& help) {
-    return app
-        .add_option(
-            option, [](const CLI::results_t&) { return true; }, help)
-        ->type_name(value);
+    return app.add_option(option, CLI::callback_t(), help)->type_name(value);
   };
   const auto add_flag = [&app](const std::string& option, const std::string& help) {
     return app.add_flag(option, help);
@@ -60,7 +57,10 @@ void describe_options(CLI::App& app) {
   add_value("--set", "SECTION.KEY=VALUE", "set one key; may be repeated, the last one of a key wins")
       ->multi_option_policy(all);
   for (const Shortcut& shortcut : kShortcuts) {
-    add_value(shortcut.option, shortcut.value, fmt::format("short for --set {}={}", shortcut.key, shortcut.value))
+    const bool has_auto = shortcut.auto_is_unset;
+    add_value(shortcut.option, fmt::format("{}{}", has_auto ? "auto|" : "", shortcut.value),
+              fmt::format("short for --set {}={}{}", shortcut.key, shortcut.value,
+                          has_auto ? "; auto leaves it as it is" : ""))
         ->multi_option_policy(all);
   }
   CLI::Option* check = add_flag(
@@ -157,9 +157,8 @@ std::string help_text() {
       "\nKeys. Each may stand in the file as `section:` / `key: value`, be set by --set section.key=value, or by the\n"
       "environment variable GLM53_SECTION_KEY. Command line > environment > file > default. Outside the file a list "
       "is\n"
-      "a,b or, as in it, [a, b]; [] is none. An option that is repeated adds to a list, else its last value wins;\n"
-      "auto for --load-format and --kv-cache-dtype leaves the key as it is. Relative paths count from the working\n"
-      "directory.\n\n";
+      "a,b or, as in it, [a, b]; [] is none. A repeated short option adds to a list, else its last value wins.\n"
+      "Relative paths count from the working directory.\n\n";
   const EffectiveSettings defaults = default_settings();
   const auto& table = setting_table();
   for (size_t i = 0; i < table.size(); ++i) {

@@ -129,7 +129,7 @@ std::vector<SettingKey> make_table() {
   add(integer("scheduler", "max_streams", field<&S::scheduler, &SchedulerSettings::max_streams>, 1, 8,
               "most replies at once"));
   add(integer("scheduler", "max_queued", field<&S::scheduler, &SchedulerSettings::max_queued>, -1, 1000000,
-              "most waiting requests; -1 = no limit, 0 = refuse when busy"));
+              "most waiting choices; -1 = no limit, 0 = refuse when busy"));
   add(integer("scheduler", "prefill_rows", field<&S::scheduler, &SchedulerSettings::prefill_rows>, 1, 65536,
               "most prompt rows of one forward call"));
 
@@ -141,7 +141,8 @@ std::vector<SettingKey> make_table() {
               "longest delay that smoothing adds"));
 
   add(integer("defaults", "max_tokens", field<&S::defaults, &DefaultsSettings::max_tokens>, 0,
-              std::numeric_limits<int>::max(), "reply tokens when a request names none; 0 = up to the context"));
+              std::numeric_limits<int>::max(),
+              "reply tokens of chat and Responses requests that name none; 0 = up to the context"));
   add(flag("defaults", "thinking", field<&S::defaults, &DefaultsSettings::thinking>, "reason before the reply"));
   add(choice("defaults", "effort", field<&S::defaults, &DefaultsSettings::effort>, {"", "low", "high", "max"},
              "reasoning effort; \"\" = the template's own"));
