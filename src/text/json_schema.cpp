@@ -70,6 +70,39 @@ constexpr size_t kFlatWork = 300;   // of making or copying a Flat without conte
 constexpr size_t kThingWork = 40;   // of each thing in it: of a property, a name, a schema, a pattern
 constexpr size_t kMemberWork = 60;  // of asking a member of a schema what it is
 
+/// Refuses bounds between which there are numbers, but none of so few digits as are written here.
+void require_digits(const std::optional<NumberBound>& low, const std::optional<NumberBound>& high, bool integer) {
+  constexpr size_t kPlaces = JsonPieces::kFractionDigits;
+  const char* const minimum = low && low->exclusive ? "exclusiveMinimum" : "minimum";
+  const char* const maximum = high && high->exclusive ? "exclusiveMaximum" : "maximum";
+  Decimal end{false, std::string(JsonPieces::kWholeDigits, '9'), integer ? "" : std::string(kPlaces, '9')};
+  const int over = low ? compare(low->value, end) : -1;
+  if (over > 0 || (over == 0 && low->exclusive)) {
+    refuse(minimum, "is beyond what 19 digits before the point can write");
+  }
+  end.negative = true;
+  const int under = high ? compare(high->value, end) : 1;
+  if (under < 0 || (under == 0 && high->exclusive)) {
+    refuse(maximum, "is beyond what 19 digits before the point can write");
+  }
+  if (integer || !low || !high || compare(low->value, high->value) >= 0) return;
+  const auto written = [](const NumberBound& bound) {
+    return !bound.exclusive && bound.value.fraction.size() <= kPlaces;
+  };
+  const auto places = [](const Decimal& value) {
+    std::string digits = value.fraction.substr(0, kPlaces);
+    digits.resize(kPlaces, '0');
+    return digits;
+  };
+  const Decimal& a = low->value;
+  const Decimal& b = high->value;
+  const bool one_side = a.negative == b.negative || a.zero() || b.zero();
+  if (one_side && a.whole == b.whole && places(a) == places(b) && !written(*low) && !written(*high)) {
+    refuse(minimum,
+           std::string("and '") + maximum + "' differ beyond the 20 digits after the point that can be written");
+  }
+}
+
 bool is_integral(const PromptJson& number) { return Decimal::parse(number.number_literal()).fraction.empty(); }
 
 }  // namespace
@@ -109,31 +142,65 @@ int32_t SchemaCompiler::rule_of(const Schemas& schemas) {
 // A reference or an anyOf that stands alone stays a call, which is what makes recursion possible; beside other keywords
 // it is merged with them.
 void SchemaCompiler::draw(int32_t rule, const Schemas& schemas) {
-  const auto call = [&](const PromptJson& schema) {
-    builder_.call(builder_.start(rule), rule_of({&schema}), builder_.end(rule));
-  };
-  if (schemas.size() == 1 && schemas[0]->is_object()) {
-    const PromptJson& schema = *schemas[0];
-    spend(kMemberWork * (1 + schema.members().size()));
-    const std::string* only = nullptr;
-    size_t asserting = 0;
-    for (const auto& [key, value] : schema.members()) {
-      if (value.is_null() || !is_assertion(key)) continue;
-      ++asserting;
-      only = &key;
-    }
-    if (asserting == 1) {
-      const PromptJson& value = *schema.find(*only);
-      if (*only == "$ref" && value.is_string()) return call(resolve(value.as_string()));
-      if ((*only == "anyOf" || *only == "oneOf") && value.is_array() && !value.items().empty()) {
-        for (const PromptJson& branch : value.items()) {
-          if (!branch.is_bool() || branch.as_bool()) call(branch);
-        }
-        return;
+  if (schemas.size() == 1) {
+    const Schemas ends = alternatives(*schemas[0]);
+    if (ends != schemas) {
+      for (const PromptJson* schema : ends) {
+        const bool never = schema->is_bool() && !schema->as_bool();
+        if (!never) builder_.call(builder_.start(rule), rule_of({schema}), builder_.end(rule));
       }
+      return;
     }
   }
   for (const Flat& flat : flatten(schemas)) draw_flat(rule, flat);
+}
+
+/// What `schema` is another name of, or a choice between, each once. A call for each name and choice on the way would
+/// count as nesting, of which there is none in the text.
+SchemaCompiler::Schemas SchemaCompiler::alternatives(const PromptJson& schema) const {
+  struct Step {
+    const PromptJson* schema;
+    bool leave;
+  };
+  Schemas ends;
+  std::map<const PromptJson*, bool> followed;  // false: no longer
+  std::vector<Step> todo = {{&schema, false}};
+  while (!todo.empty()) {
+    const Step step = todo.back();
+    todo.pop_back();
+    if (step.leave) {
+      followed[step.schema] = false;
+      continue;
+    }
+    const auto [met, first] = followed.try_emplace(step.schema, true);
+    if (!first && met->second) throw Error("$ref: refers to itself with nothing in between");
+    if (!first) continue;
+    todo.push_back({step.schema, true});
+    const Schemas branches = branches_of(*step.schema);
+    if (branches.empty()) ends.push_back(step.schema);
+    for (const PromptJson* branch : branches) todo.push_back({branch, false});
+  }
+  return ends;
+}
+
+/// Of a reference or an anyOf that stands alone; empty for other schemas.
+SchemaCompiler::Schemas SchemaCompiler::branches_of(const PromptJson& schema) const {
+  if (!schema.is_object()) return {};
+  spend(kMemberWork * (1 + schema.members().size()));
+  const std::string* only = nullptr;
+  for (const auto& [key, value] : schema.members()) {
+    if (value.is_null() || !is_assertion(key)) continue;
+    if (only != nullptr) return {};
+    only = &key;
+  }
+  if (only == nullptr) return {};
+  const PromptJson& value = *schema.find(*only);
+  Schemas branches;
+  if (*only == "$ref" && value.is_string()) branches.push_back(&resolve(value.as_string()));
+  if ((*only == "anyOf" || *only == "oneOf") && value.is_array()) {
+    for (const PromptJson& branch : value.items()) branches.push_back(&branch);
+  }
+  return branches;
 }
 
 void SchemaCompiler::draw_flat(int32_t rule, const Flat& flat) {
@@ -146,6 +213,7 @@ void SchemaCompiler::draw_flat(int32_t rule, const Flat& flat) {
   if ((flat.types & kInteger) != 0) {
     const bool integer = (flat.types & kFraction) == 0;
     if (flat.low || flat.high) {
+      require_digits(flat.low, flat.high, integer);
       pieces_.bounded_number(from, flat.low, flat.high, integer, to);
     } else {
       builder_.call(from, integer ? pieces_.integer() : pieces_.number(), to);

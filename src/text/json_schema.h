@@ -81,6 +81,8 @@ class SchemaCompiler {
   int32_t rule_of(const Schemas& schemas);
   void drain();
   void draw(int32_t rule, const Schemas& schemas);
+  Schemas alternatives(const PromptJson& schema) const;
+  Schemas branches_of(const PromptJson& schema) const;
   void draw_flat(int32_t rule, const Flat& flat);
   void draw_values(int32_t rule, const Flat& flat);
   void draw_string(int32_t from, const Flat& flat, int32_t to);

@@ -290,6 +290,54 @@ std::string error_of(const std::string& schema) {
   return "none";
 }
 
+/// {"$defs":{"d0":LINK to d1, ...}} whose last says `end`; `link` is text around the reference.
+std::string chain(int links, const std::string& before, const std::string& after, const std::string& end) {
+  const auto reference = [](int i) { return "{\"$ref\":\"#/$defs/d" + std::to_string(i) + "\"}"; };
+  std::string defs;
+  for (int i = 0; i < links; ++i) {
+    defs += "\"d" + std::to_string(i) + "\":" + before + reference(i + 1) + after + ",";
+  }
+  return "{\"$defs\":{" + defs + "\"d" + std::to_string(links) + "\":" + end + "},\"$ref\":\"#/$defs/d0\"}";
+}
+
+TEST(Schema, ReferencesAndChoicesAreNoNesting) {
+  for (const auto& [before, after] :
+       {std::pair("", ""), std::pair("{\"anyOf\":[", "]}"), std::pair("{\"oneOf\":[{\"type\":\"null\"},", "]}")}) {
+    const auto grammar = grammar_tables(compile_json_schema(chain(300, before, after, "{\"const\":7}")));
+    EXPECT_TRUE(accepts(grammar, "7")) << before;
+    EXPECT_FALSE(accepts(grammar, "8")) << before;
+    EXPECT_EQ(accepts(grammar, "null"), std::string(before).find("null") != std::string::npos) << before;
+  }
+  // Two ways to one schema are no circle.
+  EXPECT_TRUE(accepts(grammar_tables(compile_json_schema(
+                          R"({"$defs":{"a":{"const":1}},"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}]})")),
+                      "1"));
+}
+
+TEST(Schema, BoundsBeyondTheDigitsAreFineWhereNumbersRemain) {
+  EXPECT_TRUE(accepts(grammar_tables(compile_json_schema(R"({"type":"number","maximum":1e300})")), "5.5"));
+  EXPECT_TRUE(
+      accepts(grammar_tables(compile_json_schema(R"({"type":"integer","minimum":-1e20,"maximum":1e20})")), "-5"));
+  EXPECT_TRUE(
+      accepts(grammar_tables(compile_json_schema(R"({"type":"integer","minimum":1e18})")), "1000000000000000000"));
+  EXPECT_TRUE(accepts(grammar_tables(compile_json_schema(R"({"type":"number","minimum":0,"maximum":1e-30})")), "0"));
+  EXPECT_TRUE(
+      accepts(grammar_tables(compile_json_schema(R"({"type":"number","minimum":-1e-30,"maximum":1e-30})")), "0"));
+}
+
+TEST(SchemaErrors, BoundsThatTheDigitsCannotWriteAreNamed) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"type":"integer","minimum":1e20})", "'minimum' is beyond what 19 digits before the point can write"},
+      {R"({"type":"number","minimum":1e20})", "'minimum' is beyond what 19 digits"},
+      {R"({"type":"integer","exclusiveMinimum":9999999999999999999})", "'exclusiveMinimum' is beyond"},
+      {R"({"type":"integer","maximum":-1e20})", "'maximum' is beyond"},
+      {R"({"type":"number","exclusiveMaximum":-1e200})", "'exclusiveMaximum' is beyond"},
+      {R"({"type":"number","minimum":1e-25,"maximum":2e-25})", "'minimum' and 'maximum' differ beyond the 20 digits"},
+      {R"({"type":"number","exclusiveMinimum":0,"maximum":1e-30})", "'exclusiveMinimum' and 'maximum' differ"},
+      {R"({"type":"number","minimum":-1e-30,"exclusiveMaximum":0})", "'minimum' and 'exclusiveMaximum' differ"}};
+  for (const auto& [schema, message] : cases) EXPECT_THAT(error_of(schema), testing::HasSubstr(message)) << schema;
+}
+
 TEST(SchemaErrors, UnsupportedKeywordsAreNamed) {
   for (const char* keyword :
        {"multipleOf", "uniqueItems", "contains", "patternProperties", "propertyNames", "if", "then", "else", "not",
