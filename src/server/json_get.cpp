@@ -44,7 +44,9 @@ int64_t require_int(const PromptJson& value, const std::string& field, int64_t l
     return bad_field(field, field + " must be an integer" + range);
   };
   if (!value.is_number()) throw refuse();
-  const std::string& literal = value.number_literal();
+  std::string_view literal = value.number_literal();
+  const size_t point = literal.find('.');  // some clients write every number as a float
+  if (literal.find_first_not_of(".0", point) == std::string_view::npos) literal = literal.substr(0, point);
   int64_t parsed = 0;
   const auto end = literal.data() + literal.size();
   const auto result = std::from_chars(literal.data(), end, parsed);
@@ -77,7 +79,9 @@ std::optional<double> opt_number(const PromptJson& object, std::string_view key,
   if (parsed < low || parsed > high) {
     const std::string field = field_name(path, key);
     std::string range = "at least " + plain(low);
-    if (high < std::numeric_limits<double>::max()) range = "between " + plain(low) + " and " + plain(high);
+    // What a float or a double can hold is no bound to tell somebody who kept to it.
+    if (parsed > high || high < std::numeric_limits<float>::max())
+      range = "between " + plain(low) + " and " + plain(high);
     throw bad_field(field, field + " must be " + range);
   }
   return parsed;
@@ -135,6 +139,8 @@ PromptJson parse_body(std::string_view body) {
     PromptJson parsed = PromptJson::parse(body);
     if (!parsed.is_object()) throw ApiError(400, "the request body must be a JSON object");
     return parsed;
+  } catch (const PromptJson::LimitError& error) {
+    throw ApiError(400, std::string("the request body has ") + error.what());
   } catch (const PromptJson::ParseError& error) {
     throw ApiError(400, std::string("the request body is not valid JSON: ") + error.what());
   }

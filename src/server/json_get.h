@@ -1,6 +1,6 @@
 // Strict readers for fields of a request (spec 80 §3). Null counts as absent; a value of another type, outside its
 // range or not representable is an ApiError 400 naming the field. Nothing is wrapped, truncated or converted: "0.5" and
-// true are not numbers, 1.9 and 1.0 are not integers.
+// true are not numbers, 1.9 and 1e2 are not integers. 1.0 is one, as clients write it that know floats alone.
 #pragma once
 
 #include <cstdint>

@@ -157,10 +157,10 @@ class Builder : public nlohmann::json_sax<Reader> {
   bool number_float(long double, const std::string& literal) override {
     if (is_integer(literal)) {
       if (literal.size() - (literal.front() == '-' ? 1 : 0) > kMaxIntegerDigits) {
-        throw PromptJson::ParseError("JSON integer of more than 4300 digits");
+        throw PromptJson::LimitError("an integer of more than 4300 digits");
       }
     } else if (std::isinf(to_double(literal))) {
-      throw PromptJson::ParseError("JSON number out of range");
+      throw PromptJson::LimitError("a number beyond the range of a double");
     }
     return add(PromptJson::number(literal));
   }
@@ -194,7 +194,7 @@ class Builder : public nlohmann::json_sax<Reader> {
 
   bool open(Container container) {
     if (open_.size() >= static_cast<size_t>(std::max(max_depth_, 0))) {
-      throw PromptJson::ParseError("JSON nested deeper than " + std::to_string(max_depth_) + " levels");
+      throw PromptJson::LimitError("more than " + std::to_string(max_depth_) + " levels of nesting");
     }
     open_.push_back(std::move(container));
     return true;
@@ -202,7 +202,7 @@ class Builder : public nlohmann::json_sax<Reader> {
 
   bool add(PromptJson value) {
     if (++values_ > PromptJson::kMaxValues) {
-      throw PromptJson::ParseError("more than " + std::to_string(PromptJson::kMaxValues) + " JSON values");
+      throw PromptJson::LimitError("more than " + std::to_string(PromptJson::kMaxValues) + " JSON values");
     }
     if (open_.empty()) {
       root_ = std::move(value);

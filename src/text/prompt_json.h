@@ -40,10 +40,14 @@ class PromptJson {
 
   /// Throws ParseError for invalid JSON, invalid UTF-8, a lone surrogate escape, nesting deeper than `max_depth`, more
   /// than kMaxValues values, a non-integer beyond the range of double, and an integer of more than 4,300 digits
-  /// (Python's own limit). The message is one line and quotes nothing of the text.
+  /// (Python's own limit), the last four as LimitError. The message is one line and quotes nothing of the text.
   static PromptJson parse(std::string_view text, int max_depth = 128);
   struct ParseError : std::runtime_error {
     using std::runtime_error::runtime_error;
+  };
+  /// Of JSON that is valid, but more than is read here. The message is what the text has: "more than ...".
+  struct LimitError : ParseError {
+    using ParseError::ParseError;
   };
 
   Kind kind() const { return static_cast<Kind>(value_.index()); }

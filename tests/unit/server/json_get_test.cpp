@@ -42,8 +42,10 @@ TEST(JsonGet, NullIsAbsent) {
 TEST(JsonGet, IntegersAreNeverWrappedOrTruncated) {
   EXPECT_EQ(opt_int(field("3000000000"), "f", 0, kMax), 3000000000);
   EXPECT_EQ(opt_int(field("-9223372036854775808"), "f", kMin, kMax), kMin);
-  for (const char* value : {"1.9", "1.0", "1e2", "true", "\"1\"", "[1]", "9223372036854775808", "-9223372036854775809",
-                            "18446744073709551616", "123456789012345678901234567890"}) {
+  EXPECT_EQ(opt_int(field("-9223372036854775808.000"), "f", kMin, kMax), kMin);
+  EXPECT_EQ(opt_int(field("100.0"), "f", 0, 100), 100);
+  for (const char* value : {"1.9", "1.0e0", "1.00001", "1e2", "true", "\"1\"", "[1]", "9223372036854775808",
+                            "-9223372036854775809", "18446744073709551616", "123456789012345678901234567890"}) {
     EXPECT_EQ(refused_param([&] { opt_int(field(value), "f", kMin, kMax); }), "f") << value;
   }
   EXPECT_EQ(refused_param([&] { opt_int(field("10"), "f", 0, 9, "outer."); }), "outer.f");
@@ -91,6 +93,20 @@ TEST(ApiErrorJson, Shape) {
             R"({"error":{"message":"full","type":"rate_limit_error","param":null,"code":"queue_full"}})");
   // Text of a request may appear in a message, whatever its bytes.
   EXPECT_NE(error_json(ApiError(400, "bad \xff byte")).find("\xEF\xBF\xBD"), std::string::npos);
+}
+
+TEST(ParseBody, WhatIsTooMuchIsNotCalledInvalid) {
+  const auto message = [](const std::string& body) {
+    try {
+      parse_body(body);
+    } catch (const ApiError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message("{\"a\":" + std::string(200, '[')), "the request body has more than 128 levels of nesting");
+  EXPECT_EQ(message("{\"a\":1e999}"), "the request body has a number beyond the range of a double");
+  EXPECT_EQ(message("{\"a\":1,}"), "the request body is not valid JSON: invalid JSON at line 1 column 8");
 }
 
 }  // namespace

@@ -114,9 +114,9 @@ TEST(PromptJson, RepeatedKeyKeepsFirstPlaceAndLastValue) {
 
 TEST(PromptJson, DepthIsBounded) {
   EXPECT_EQ(round(nested(128)), nested(128));
-  EXPECT_EQ(parse_failure(nested(129)), "JSON nested deeper than 128 levels");
-  EXPECT_EQ(parse_failure(nested(3), 2), "JSON nested deeper than 2 levels");
-  EXPECT_EQ(parse_failure("{\"a\":{}}", 1), "JSON nested deeper than 1 levels");
+  EXPECT_EQ(parse_failure(nested(129)), "more than 128 levels of nesting");
+  EXPECT_EQ(parse_failure(nested(3), 2), "more than 2 levels of nesting");
+  EXPECT_EQ(parse_failure("{\"a\":{}}", 1), "more than 1 levels of nesting");
   EXPECT_NE(parse_failure(std::string(1000000, '[')), "parsed");
 }
 
