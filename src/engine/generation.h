@@ -37,6 +37,7 @@ struct GenerationRequest {
   SharedList<int32_t> stop_token_ids;  ///< request's own, end ids too; output only with reply.include_stop
   text::ReplyOptions reply;
   std::shared_ptr<text::GrammarTables> grammar;  ///< what the reply's content follows; the engine thread's alone
+  std::string grammar_field;                     ///< of the client's request, that asked for it
   int64_t reasoning_budget = -1;                 ///< </think> is forced after this many reasoning tokens; −1: never
   bool loop_guard = false;                       ///< ... and where reasoning runs in circles (loop_guard.h)
 };

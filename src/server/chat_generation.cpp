@@ -49,7 +49,9 @@ engine::GenerationRequest chat_generation(const ChatRequest& request, std::vecto
   generation.reply.parallel_calls = request.parallel_tool_calls;
   generation.reply.incremental_calls = request.common.stream && settings.api.tool_stream == "incremental";
   http.body_paused();
-  generation.grammar = reply_grammar(request, generation.reply.tools.get(), api);
+  ReplyGrammar grammar = reply_grammar(request, generation.reply.tools.get(), api);
+  generation.grammar = std::move(grammar.tables);
+  generation.grammar_field = std::move(grammar.field);
   // A grammar's calls have tags that are tokens; what is spelled in its free text and values was not held to it.
   generation.reply.spelled_tags = settings.api.tool_tags == "text-too" && generation.grammar == nullptr;
   const int budget = settings.defaults.reasoning_budget;  // 0: none; a request's 0 means no reasoning at all

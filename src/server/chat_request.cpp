@@ -144,14 +144,9 @@ std::vector<PromptJson> read_messages(const PromptJson& body) {
   return *messages;
 }
 
-/// An empty list counts as absent with `lenient`.
 void read_tools(const PromptJson& body, bool lenient, ChatRequest& request) {
-  const PromptJson::Array* tools = opt_array(body, "tools");
+  const PromptJson::Array* tools = opt_tools(body, lenient);
   if (tools == nullptr) return;
-  if (tools->empty() && !lenient) {
-    throw bad_field("tools", "`tools` must not be an empty array: leave it out, or give at least one tool");
-  }
-  if (tools->size() > kMaxTools) throw bad_field("tools", "tools must hold at most 1024 tools");
   for (size_t i = 0; i < tools->size(); ++i) {
     const PromptJson& tool = (*tools)[i];
     const std::string path = indexed("tools", i);
@@ -201,6 +196,10 @@ std::string read_echo(const PromptJson& body, const PromptJson& final_message) {
 
 }  // namespace
 
+std::optional<int64_t> opt_reasoning_budget(const PromptJson& body) {
+  return opt_int(body, "thinking_token_budget", -1, kMaxTokens);
+}
+
 void read_template(const PromptJson& body, const RequestRules& rules, text::ChatPromptInput& prompt) {
   const TemplateKwargs in_body = request_kwargs(body);
   TemplateKwargs kwargs = server_kwargs(rules.settings.defaults);
@@ -239,7 +238,7 @@ ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules)
   keep_allowed(request.tool_choice, request.prompt.tools);
   request.parallel_tool_calls = opt_bool(json, "parallel_tool_calls").value_or(true);
   read_template(json, rules, request.prompt);
-  request.reasoning_budget = opt_int(json, "thinking_token_budget", -1, kMaxTokens);
+  request.reasoning_budget = opt_reasoning_budget(json);
   request.echo = read_echo(json, request.prompt.messages.back());
   return request;
 }

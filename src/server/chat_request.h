@@ -35,6 +35,9 @@ inline constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", 
 /// Throws ApiError naming the field.
 ChatRequest parse_chat_request(std::string_view body, const RequestRules& rules);
 
+/// `thinking_token_budget` of a body. Throws ApiError naming it.
+std::optional<int64_t> opt_reasoning_budget(const text::PromptJson& body);
+
 /// The template's variables: the server's defaults, then `chat_template_kwargs`, then the body's own fields. Leaves
 /// messages and tools alone. Throws ApiError naming the field.
 void read_template(const text::PromptJson& body, const RequestRules& rules, text::ChatPromptInput& prompt);

@@ -122,8 +122,11 @@ std::vector<engine::GenerationRequest> generations_of(CompletionRequest& request
     add_choices(generation, request.common.choices, choices);
   }
   http.body_paused();
-  const auto grammar = content_grammar(request.common.constraint, api);
-  for (engine::GenerationRequest& choice : choices) choice.grammar = grammar;
+  const ReplyGrammar grammar = content_grammar(request.common.constraint, api);
+  for (engine::GenerationRequest& choice : choices) {
+    choice.grammar = grammar.tables;
+    choice.grammar_field = grammar.field;
+  }
   return choices;
 }
 
@@ -258,6 +261,19 @@ PreparedReply prepare(const HttpRequest& http, const ApiContext& api) {
   return prepared;
 }
 
+/// What a chat alone can do: a completion has neither calls nor reasoning, whatever its text looks like. No tools and
+/// no calls are what it does.
+void refuse_chat_fields(const PromptJson& body) {
+  const PromptJson* tools = body.find("tools");
+  const PromptJson* choice = body.find("tool_choice");
+  const bool none = choice != nullptr && choice->is_string() && choice->as_string() == "none";
+  const char* field = tools != nullptr && tools->truthy()             ? "tools"
+                      : choice != nullptr && !none                    ? "tool_choice"
+                      : body.find("thinking_token_budget") != nullptr ? "thinking_token_budget"
+                                                                      : nullptr;
+  if (field != nullptr) throw bad_field(field, std::string(field) + " needs a chat: use /v1/chat/completions");
+}
+
 }  // namespace
 
 CompletionRequest parse_completion_request(std::string_view body, const RequestRules& rules) {
@@ -265,6 +281,7 @@ CompletionRequest parse_completion_request(std::string_view body, const RequestR
   CompletionRequest request;
   request.common = read_common_fields(json, rules);
   refuse_unsupported(json, kUnsupported);
+  refuse_chat_fields(json);
   if (const std::string* suffix = opt_string(json, "suffix"); suffix != nullptr && !suffix->empty()) {
     throw bad_field("suffix", "suffix is not currently supported");
   }

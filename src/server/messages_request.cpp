@@ -194,10 +194,9 @@ bool continues(const PromptJson& last) {
 // ---- tools
 
 /// Tools with a type of their own run at the provider; the model is not told of them.
-void read_tools(const PromptJson& body, ChatRequest& request) {
-  const PromptJson::Array* tools = opt_array(body, "tools");
+void read_tools(const PromptJson& body, bool lenient, ChatRequest& request) {
+  const PromptJson::Array* tools = opt_tools(body, lenient);
   if (tools == nullptr) return;
-  if (tools->size() > kMaxTools) throw bad_field("tools", "tools must hold at most 1024 tools");
   for (size_t i = 0; i < tools->size(); ++i) {
     const PromptJson& tool = (*tools)[i];
     const std::string path = indexed("tools", i);
@@ -317,13 +316,16 @@ ChatRequest parse_messages_request(std::string_view body, const RequestRules& ru
     throw bad_field("max_tokens", "max_tokens is required");
   }
   refuse_unsupported(json, kUnsupported);
+  if (json.find("thinking_token_budget") != nullptr) {
+    throw bad_field("thinking_token_budget", "thinking_token_budget is called thinking.budget_tokens in this API");
+  }
   // Answering a turn that leaves the earlier ones to the server would be answering another question.
   if (const PromptJson* thread = json.find("thread"); thread != nullptr && !thread->is_null()) {
     throw ApiError(400, "thread is not supported: conversations are not kept between requests", "thread", kNoThreads);
   }
   request.common.stop = read_stop_sequences(json);
   read_messages(json, request.prompt);
-  read_tools(json, request);
+  read_tools(json, rules.settings.api.lenient_empty_tools, request);
   read_choice(json, request);
 
   PromptJson::Object variables;

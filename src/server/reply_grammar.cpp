@@ -16,15 +16,16 @@ namespace {
 using text::PromptJson;
 using Kind = OutputConstraint::Kind;
 
-std::shared_ptr<text::GrammarTables> compiled(const std::string& key, const std::string& field, const ApiContext& api,
-                                              const GrammarCache::Compile& compile) {
-  if (!api.grammars.available()) throw bad_field(field, "the model has no tokenizer, so that its replies have no text");
+ReplyGrammar compiled(const std::string& key, const std::string& field, const ApiContext& api,
+                      const GrammarCache::Compile& compile) {
+  if (!api.grammars.available())
+    throw bad_field(field, field + ": the model has no tokenizer, so that its replies have no text");
   try {
-    return api.grammars.get(key, compile);
+    return {api.grammars.get(key, compile), field};
   } catch (const text::FunctionError&) {
     throw;
   } catch (const Error& error) {
-    throw bad_field(field, error.what());
+    throw bad_field(field, field + ": " + error.what());
   }
 }
 
@@ -71,9 +72,8 @@ void log_unheeded(const text::OfferedTool& function, std::string_view argument, 
 
 /// Calls alone; with `content`, that or calls; with `free_text`, calls of strict functions as their schemas say and
 /// everything else as it comes.
-std::shared_ptr<text::GrammarTables> call_grammar(const ChatRequest& request, const text::OfferedTools& tools,
-                                                  const OutputConstraint* content, bool free_text,
-                                                  const ApiContext& api) {
+ReplyGrammar call_grammar(const ChatRequest& request, const text::OfferedTools& tools, const OutputConstraint* content,
+                          bool free_text, const ApiContext& api) {
   const bool parallel = request.parallel_tool_calls && request.tool_choice.mode != ToolChoice::Mode::kNamed;
   std::string key = {'t', parallel ? 'p' : '-', free_text ? 'f' : '-'};
   add_text(key, content != nullptr ? key_of(*content) : "");
@@ -121,13 +121,12 @@ std::shared_ptr<text::GrammarTables> call_grammar(const ChatRequest& request, co
 
 }  // namespace
 
-std::shared_ptr<text::GrammarTables> content_grammar(const OutputConstraint& constraint, const ApiContext& api) {
-  if (!constraint) return nullptr;
+ReplyGrammar content_grammar(const OutputConstraint& constraint, const ApiContext& api) {
+  if (!constraint) return {};
   return compiled(key_of(constraint), constraint.field, api, [&] { return compile_content(constraint); });
 }
 
-std::shared_ptr<text::GrammarTables> reply_grammar(const ChatRequest& request, const text::OfferedTools* tools,
-                                                   const ApiContext& api) {
+ReplyGrammar reply_grammar(const ChatRequest& request, const text::OfferedTools* tools, const ApiContext& api) {
   using Mode = ToolChoice::Mode;
   const OutputConstraint& constraint = request.common.constraint;
   const Mode mode = request.tool_choice.mode;
@@ -143,7 +142,7 @@ std::shared_ptr<text::GrammarTables> reply_grammar(const ChatRequest& request, c
   const bool constrained =
       api.rules.settings.api.tool_grammar ||
       std::any_of(tools->begin(), tools->end(), [](const text::OfferedTool& tool) { return tool.strict; });
-  if (!constrained) return nullptr;
+  if (!constrained) return {};
   return call_grammar(request, *tools, nullptr, /*free_text=*/true, api);
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "glm53/core/printable.h"
 #include "server/api_error.h"
 #include "server/json_get.h"
 
@@ -18,6 +19,7 @@ using text::PromptJson;
 constexpr size_t kMaxStops = 64;
 constexpr size_t kMaxStopBytes = 65536;  // of all together
 constexpr size_t kMaxBadWords = 256;
+constexpr size_t kLongestId = 10;  // in digits, zeros in front included: messages repeat it
 
 constexpr UnsupportedField kUnsupported[] = {
     {"use_beam_search", Neutral::kFalse},
@@ -70,7 +72,8 @@ std::vector<LogitBias> read_biases(const PromptJson& body, int32_t vocab) {
   for (const auto& [key, value] : object->members()) {
     int32_t id = -1;
     const auto result = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (result.ec != std::errc() || result.ptr != key.data() + key.size() || key.front() == '-' || id >= vocab) {
+    if (result.ec != std::errc() || result.ptr != key.data() + key.size() || key.front() == '-' || id >= vocab ||
+        key.size() > kLongestId) {
       throw bad_field("logit_bias", "logit_bias must map token ids below " + std::to_string(vocab) + " to numbers");
     }
     if (!seen.insert(id).second) throw bad_field("logit_bias", "logit_bias names token " + key + " twice");
@@ -208,7 +211,7 @@ void refuse_unsupported(const PromptJson& body, std::span<const UnsupportedField
 }
 
 ApiError no_such_model(const std::string& name) {
-  return {404, "The model `" + name + "` does not exist.", "model", "model_not_found"};
+  return {404, "The model `" + printable(name) + "` does not exist.", "model", "model_not_found"};
 }
 
 const std::string& served_model(const PromptJson& body, const RequestRules& rules) {

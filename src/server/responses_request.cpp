@@ -316,7 +316,7 @@ void check_metadata(const PromptJson& body) {
     if (count_characters(key) > kLongestKey) {
       throw bad_field("metadata", "keys of metadata must have at most 64 characters");
     }
-    const std::string path = "metadata." + key;
+    const std::string path = "metadata." + printable(key);
     if (!value.is_string() || count_characters(value.as_string()) > kLongestValue) {
       throw bad_field(path, path + " must be a string of at most 512 characters");
     }
@@ -368,11 +368,13 @@ ResponsesRequest parse_responses_request(std::string_view body, const RequestRul
   check_include(json);
   read_text(json, chat.common.constraint);
   chat.prompt.messages = read_messages(json);
-  if (const PromptJson::Array* tools = opt_array(json, "tools")) read_tool_list(*tools, {}, "tools", request);
+  const PromptJson::Array* tools = opt_tools(json, rules.settings.api.lenient_empty_tools);
+  if (tools != nullptr) read_tool_list(*tools, {}, "tools", request);
   chat.tool_choice = read_tool_choice(json, chat.prompt.tools, true);
   keep_allowed(chat.tool_choice, chat.prompt.tools);
   chat.parallel_tool_calls = opt_bool(json, "parallel_tool_calls").value_or(true);
   read_template(template_variables(json), rules, chat.prompt);
+  chat.reasoning_budget = opt_reasoning_budget(json);
   request.echo = read_echo(json, chat.common);
   return request;
 }

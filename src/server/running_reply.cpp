@@ -12,21 +12,32 @@ namespace {
 constexpr std::chrono::seconds kAtWork{2};  // of silence after which a reply shows that it is being worked on
 constexpr const char* kKeepalive = "keepalive";
 
+/// The field of the rules on ids that left nothing to draw; a bad word is banned wherever another list allows it.
+const char* field_of_id_rules(const engine::GenerationRequest& request) {
+  if (!request.allowed_ids.empty()) return "allowed_token_ids";
+  return request.bad_words.empty() ? "stop_token_ids" : "bad_words";
+}
+
+/// The same once the reply has begun: what it must look like is the tightest of its rules.
+std::string field_of_rules(const engine::GenerationRequest& request) {
+  return request.grammar != nullptr ? request.grammar_field : field_of_id_rules(request);
+}
+
 ApiError refusal(const engine::SubmitError& error, const std::vector<engine::GenerationRequest>& requests) {
   using Kind = engine::SubmitError::Kind;
   if (error.kind == Kind::kTooManyChoices) {
     return bad_field(requests.back().sampling.choice > 0 ? "n" : "prompt", error.what());
   }
   if (error.kind == Kind::kNoToken) {
-    return bad_field(requests.front().allowed_ids.empty() ? "stop_token_ids" : "allowed_token_ids", error.what());
+    return bad_field(field_of_id_rules(requests.front()), error.what());
   }
   if (error.kind == Kind::kBadRequest) return {400, error.what()};
   return error.kind == Kind::kQueueFull ? busy(error.what(), "queue_full") : unavailable(error.what());
 }
 
-/// Throws for an end that is no reply.
-void check_finished(const engine::GenerationResult& result) {
-  if (result.no_token) throw ApiError(400, result.error);
+/// Throws for an end that is no reply. `rules`: the field of the request's rules.
+void check_finished(const engine::GenerationResult& result, const std::string& rules) {
+  if (result.no_token) throw bad_field(rules, rules + ": " + result.error);
   if (result.reason == engine::FinishReason::kFailed) throw ApiError(500, result.error, {}, "server_error");
   if (result.reason == engine::FinishReason::kCancelled) throw unavailable("the server is shutting down");
 }
@@ -83,7 +94,9 @@ bool RunningReply::unclosed_reasoning() const {
 }
 
 RunningReplies::RunningReplies(std::vector<engine::GenerationRequest> requests, const ApiContext& api)
-    : keepalive_(api.rules.settings.api.sse_keepalive_s), signal_(std::make_shared<engine::ReadySignal>()) {
+    : keepalive_(api.rules.settings.api.sse_keepalive_s),
+      rules_field_(field_of_rules(requests.front())),
+      signal_(std::make_shared<engine::ReadySignal>()) {
   std::vector<std::shared_ptr<engine::Generation>> generations;
   try {
     generations = api.generator.submit(requests);
@@ -114,7 +127,7 @@ bool RunningReplies::step(const std::function<bool()>& client_gone, const Take& 
     if (!event) continue;
     came = true;
     if (client_gone()) throw ClientGone();
-    if (event->result) check_finished(*event->result);
+    if (event->result) check_finished(*event->result, rules_field_);
     take(i, *event);
   }
   if (open && !came) {

@@ -78,7 +78,8 @@ class RunningReplies {
   /// What takes the events of the choices, the last one of each included.
   using Take = std::function<void(size_t choice, engine::GenerationEvent&)>;
   /// Reads all to their ends, in the order in which events come. Looks at the client every kClientLook and with each
-  /// event; throws ClientGone, and ApiError when the engine did not finish a choice.
+  /// event; throws ClientGone, and ApiError when the engine did not finish a choice, naming the field whose rules it
+  /// could not follow.
   void collect(const std::function<bool()>& client_gone, const Take& take);
 
   /// Shows that a choice is being worked on.
@@ -93,6 +94,7 @@ class RunningReplies {
   bool step(const std::function<bool()>& client_gone, const Take& take);
 
   const std::chrono::seconds keepalive_;
+  const std::string rules_field_;  ///< to name where the request's own rules end a reply
   std::shared_ptr<engine::ReadySignal> signal_;
   std::vector<std::unique_ptr<RunningReply>> replies_;
 };

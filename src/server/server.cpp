@@ -310,9 +310,9 @@ class Api final : public HttpHandler {
     for (const Route& route : kRoutes) {
       if (exists && route.matches(path)) allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
     }
-    if (allowed.empty()) return error_response(ApiError(404, "there is no route " + path), path);
-    HttpResponse response =
-        error_response(ApiError(405, "method " + request.method + " is not allowed for " + path), path);
+    if (allowed.empty()) return error_response(ApiError(404, "there is no route " + printable(path)), path);
+    HttpResponse response = error_response(
+        ApiError(405, "method " + printable(request.method) + " is not allowed for " + printable(path)), path);
     response.headers.push_back({"Allow", (allowed == "GET" ? "GET, HEAD" : allowed) + ", OPTIONS"});
     return response;
   }

@@ -83,6 +83,15 @@ bool ToolChoice::permits(const std::string& function) const {
   return mode == Mode::kNamed ? function == name : allowed.empty() || contains(allowed, function);
 }
 
+const PromptJson::Array* opt_tools(const PromptJson& body, bool lenient) {
+  const PromptJson::Array* tools = opt_array(body, "tools");
+  if (tools == nullptr) return nullptr;
+  if (tools->size() > kMaxTools) throw bad_field("tools", "tools must hold at most 1024 tools");
+  if (!tools->empty()) return tools;
+  if (lenient) return nullptr;
+  throw bad_field("tools", "`tools` must not be an empty array: leave it out, or give at least one tool");
+}
+
 void check_tool_name(const std::string& name, const std::string& field) {
   if (text::is_callable_name(name)) return;
   throw bad_field(field, field + " must be 1 to " + std::to_string(text::kMaxToolName) +

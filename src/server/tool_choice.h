@@ -30,6 +30,10 @@ struct ToolChoice {
   bool restricts() const { return mode == Mode::kNamed || !allowed.empty(); }
 };
 
+/// `tools` of a body; null when absent, as an empty list is to be taken with `lenient` (api.lenient_empty_tools).
+/// Throws ApiError naming it: no list, an empty one, more than kMaxTools.
+const text::PromptJson::Array* opt_tools(const text::PromptJson& body, bool lenient);
+
 /// Throws ApiError 400 naming `field` for a function's name that no reply can carry (text::is_callable_name).
 void check_tool_name(const std::string& name, const std::string& field);
 

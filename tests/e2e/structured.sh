@@ -90,7 +90,7 @@ refused() {
   equal "refused: $1" "$(status) $(jq -r '.error.param + " " + .error.message' "$scratch/refused")" "400 $3"
 }
 refused "an unsupported keyword" "$(schema '{"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}}')" \
-  "response_format.json_schema.schema schema: 'uniqueItems' is not supported"
+  "response_format.json_schema.schema response_format.json_schema.schema: schema: 'uniqueItems' is not supported"
 refused "json_schema without one" '"response_format":{"type":"json_schema"}' \
   "response_format When response_format type is 'json_schema', the 'json_schema' field must be provided."
 refused "two constraints" '"structured_outputs":{"regex":"a","choice":["b"]}' \
@@ -115,7 +115,7 @@ strict_once() {
 }
 every_draw "the type of such an argument, and the other ones, hold" strict_once
 refused "patterns without end" "\"guided_json\":$(jq -nc '{anyOf: [range(15000) | {const: "b", pattern: "(a{9999}){19}"}]}')" \
-  "guided_json grammar: too large (more work than a compilation may cost)"
+  "guided_json guided_json: grammar: too large (more work than a compilation may cost)"
 
 # ---- large lists
 items=$(jq -nc '[range(30000) | "item \(. * 7919)"]')

@@ -286,6 +286,13 @@ TEST(ChatRequest, Tools) {
   EXPECT_TRUE(chat("\"tools\":null", strict).prompt.tools.empty());
 }
 
+TEST(ChatRequest, BoundsAreToldToThoseBeyondThem) {
+  EXPECT_STREQ(chat_error("\"temperature\":-1").what(), "temperature must be at least 0");
+  EXPECT_STREQ(chat_error("\"temperature\":1e200").what(), "temperature must be between 0 and 3.4028234663852886e+38");
+}
+
+TEST(ChatRequest, IntegersMayBeWrittenAsFloats) { EXPECT_EQ(chat("\"max_tokens\":5.0").common.max_tokens, 5); }
+
 TEST(ChatRequest, ToolChoice) {
   const ChatRequest given =
       chat(R"("tools":[{"name":"f"}],"tool_choice":{"type":"function","name":"f"},"parallel_tool_calls":false)");
@@ -390,6 +397,23 @@ TEST(CompletionRequest, Prompts) {
   EXPECT_EQ(ids_of(R"({"prompt":[1,2,4095]})"), (std::vector<int32_t>{1, 2, 4095}));
   EXPECT_EQ(ids_of(R"({"prompt":[[7]]})"), (std::vector<int32_t>{7}));
   EXPECT_EQ(parse_completion_request(R"({"prompt":["a","b",[1,2]]})", rules()).prompts.size(), 3U);
+}
+
+TEST(CompletionRequest, WhatNeedsAChatIsNamed) {
+  const auto param = [](const std::string& fields) {
+    try {
+      parse_completion_request("{\"prompt\":\"a\"," + fields + "}", rules());
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.status, 400);
+      return error.param;
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(param(R"("tools":[{"name":"f"}])"), "tools");
+  EXPECT_EQ(param(R"("tool_choice":"required")"), "tool_choice");
+  EXPECT_EQ(param(R"("tool_choice":{"type":"function","name":"f"})"), "tool_choice");
+  EXPECT_EQ(param(R"("thinking_token_budget":0)"), "thinking_token_budget");
+  EXPECT_EQ(param(R"("tools":[],"tool_choice":"none","thinking_token_budget":null)"), "accepted");
 }
 
 TEST(CompletionRequest, LogprobsAndEcho) {

@@ -803,13 +803,55 @@ TEST_F(ServerTest, RulesThatLeaveNoTokenAreTheRequestsFault) {
   const RawReply refused = ask(post("/v1/completions", R"({"prompt":"a","allowed_token_ids":[5]})"));
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(json::parse(refused.body)["error"]["param"], "allowed_token_ids");
+  const RawReply words = ask(post("/v1/completions", R"({"prompt":"a","bad_words":["b"]})"));
+  EXPECT_EQ(json::parse(words.body)["error"]["param"], "bad_words");
   generator_.refuse.reset();
   generator_.script = [](engine::Generation& generation, const engine::GenerationRequest& request) {
     engine::GenerationResult result = result_of(request, FinishReason::kFailed);
     result.no_token = true;
+    result.error = "no way on";
     generation.finish(result);
   };
-  EXPECT_EQ(ask(post("/v1/completions", R"({"prompt":"a"})")).status, 400);
+  const auto error_of = [this](const std::string& route, const std::string& fields) {
+    const RawReply reply = ask(post(route, "{" + fields + "}"));
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    const json error = json::parse(reply.body)["error"];
+    return error.value("param", "-") + " | " + error["message"].get<std::string>();
+  };
+  const std::string messages = R"("messages":[{"role":"user","content":"hi"}],"max_tokens":9,)";
+  const std::string schema = R"({"type":"json_schema","schema":{"type":"null"}})";
+  EXPECT_EQ(error_of("/v1/completions", R"("prompt":"a","guided_regex":"b","allowed_token_ids":[5])"),
+            "guided_regex | guided_regex: no way on");
+  EXPECT_EQ(error_of("/v1/completions", R"("prompt":"a","allowed_token_ids":[5])"),
+            "allowed_token_ids | allowed_token_ids: no way on");
+  EXPECT_EQ(error_of("/v1/chat/completions",
+                     messages + R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"null"}}})"),
+            "response_format.json_schema.schema | response_format.json_schema.schema: no way on");
+  EXPECT_EQ(
+      error_of("/v1/chat/completions", messages + R"("tool_choice":"required","tools":[{"name":"f"},{"name":"g"}])"),
+      "tools | tools: no way on");
+  EXPECT_EQ(error_of("/v1/responses", R"("input":"a","text":{"format":)" + schema + "}"),
+            "text.format.schema | text.format.schema: no way on");
+  EXPECT_EQ(error_of("/v1/messages", messages + R"("output_format":)" + schema), "- | output_format.schema: no way on");
+  const std::vector<std::string> list =
+      events(ask(post("/v1/completions", R"({"prompt":"a","guided_regex":"b","stream":true})")).body);
+  EXPECT_EQ(json::parse(list.at(0))["error"]["param"], "guided_regex");
+}
+
+TEST_F(ServerTest, WhatARequestSaysIsQuotedWholeOnOneLineAndShort) {
+  const auto message = [](const RawReply& reply) {
+    return json::parse(reply.body)["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(message(ask(post("/v1/completions", R"({"prompt":"a","model":"ab\u0000c\nd"})"))),
+            R"(The model `ab\x00c\x0ad` does not exist.)");
+  EXPECT_EQ(message(ask(post("/v1/completions", R"({"prompt":"a","model":")" + std::string(1 << 20, 'm') + "\"}"))),
+            "The model `" + std::string(200, 'm') + "…` does not exist.");
+  EXPECT_LT(message(ask("GET /v1/models/" + std::string(4000, 'm') + " HTTP/1.1\r\nHost: x\r\n\r\n")).size(), 300U);
+  EXPECT_LT(message(ask("GET /" + std::string(4000, 'm') + " HTTP/1.1\r\nHost: x\r\n\r\n")).size(), 300U);
+  EXPECT_LT(message(ask(post("/v1/completions",
+                             R"({"prompt":"a","logit_bias":{")" + std::string(1 << 20, '0') + R"(":1,"0":"x"}})")))
+                .size(),
+            300U);
 }
 
 TEST_F(ServerTest, EqualPromptsWithoutASeedHaveNoiseOfTheirOwn) {

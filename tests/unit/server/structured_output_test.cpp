@@ -304,6 +304,9 @@ TEST_F(StructuredOutput, ReasoningBudgets) {
   const std::string message = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":9,"thinking":)";
   ask(post("/v1/messages", message + R"({"type":"enabled","budget_tokens":1024}})"));
   EXPECT_EQ(generator_.last().reasoning_budget, 1024);
+  EXPECT_EQ(ask(post("/v1/messages", message + R"({"type":"enabled"},"thinking_token_budget":4})")).status, 400);
+  ask(post("/v1/responses", R"({"input":"hi","thinking_token_budget":4})"));
+  EXPECT_EQ(generator_.last().reasoning_budget, 4);
 }
 
 TEST_F(StructuredOutput, TheServersOwnBudgetAndGuard) {

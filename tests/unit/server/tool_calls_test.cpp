@@ -154,6 +154,20 @@ TEST_F(ToolCallsTest, NamesThatNoReplyCouldCarryAreRefused) {
   }
 }
 
+TEST_F(ToolCallsTest, EmptyListsOfToolsAreRefusedWhereTheServerSaysSo) {
+  const std::string messages = R"("messages":[{"role":"user","content":"hi"}],"max_tokens":9)";
+  const auto all_answer = [&](int status) {
+    for (const auto& [route, body] : {std::pair("/v1/chat/completions", messages), std::pair("/v1/messages", messages),
+                                      std::pair("/v1/responses", std::string(R"("input":"hi")"))}) {
+      EXPECT_EQ(ask(post(route, "{" + body + R"(,"tools":[]})")).status, status) << route;
+    }
+  };
+  all_answer(200);
+  server_.reset();
+  settings_.api.lenient_empty_tools = false;
+  all_answer(400);
+}
+
 TEST_F(ToolCallsTest, SettingsOfTheServerReachTheParser) {
   chat(kTools);
   EXPECT_FALSE(generator_.last().reply.spelled_tags);
