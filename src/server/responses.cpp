@@ -203,7 +203,9 @@ class ResponseStream {
   void fail(const ApiError& error) {
     close("incomplete");
     ordered_json response = head_.object("failed", std::move(output_));
-    response["error"] = {{"code", "server_error"}, {"message", error.what()}};
+    // The code of this API for what would fail again: clients ask once more after a server_error.
+    const char* const code = error.status == 400 ? "invalid_prompt" : "server_error";
+    response["error"] = {{"code", code}, {"message", error.what()}};
     send_response("response.failed", response);
   }
 

@@ -305,6 +305,18 @@ TEST_F(ResponsesTest, AFailedStreamEndsWithItsEvent) {
   EXPECT_EQ(say_hi().status, 500);
 }
 
+TEST_F(ResponsesTest, AStreamThatItsOwnRequestEndsIsNoErrorOfTheServer) {
+  reply_with({{ReplyChannel::kContent, "a"}}, [](auto& result) {
+    result.reason = FinishReason::kFailed;
+    result.no_token = true;
+    result.error = "no way on";
+  });
+  const auto events =
+      named_events(say_hi(R"("stream":true,"text":{"format":{"type":"json_schema","schema":{"type":"null"}}})").body);
+  EXPECT_EQ(events.back()["response"]["error"],
+            json::parse(R"({"code":"invalid_prompt","message":"text.format.schema: no way on"})"));
+}
+
 TEST_F(ResponsesTest, LeavingCancels) {
   std::atomic<bool> started{false}, cancelled{false};
   generator_.script = [&](engine::Generation& generation, const engine::GenerationRequest& request) {
