@@ -365,6 +365,14 @@ std::vector<SchemaCompiler::Flat> SchemaCompiler::flatten(const PromptJson& sche
   if (depth > GrammarLimits::kSchemaDepth) throw Error("schema: '$ref' or 'allOf' nested more than 64 deep");
   if (schema.is_bool()) return schema.as_bool() ? std::vector<Flat>{Flat{}} : std::vector<Flat>{};
   if (!schema.is_object()) throw Error("schema: a subschema must be an object or a boolean");
+  if (const Schemas ends = alternatives(schema); ends != Schemas{&schema}) {
+    std::vector<Flat> either;
+    for (const PromptJson* end : ends) {
+      std::ranges::move(flatten(*end, depth + 1), std::back_inserter(either));
+      if (either.size() > GrammarLimits::kAlternatives) refuse("anyOf", "has more than 256 alternatives to merge");
+    }
+    return either;
+  }
   std::vector<Flat> flats = {own_keywords(schema)};
   if (const PromptJson* reference = schema.find("$ref")) {
     if (!reference->is_string()) fail("$ref", "must be a string");

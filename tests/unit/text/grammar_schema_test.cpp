@@ -308,6 +308,11 @@ TEST(Schema, ReferencesAndChoicesAreNoNesting) {
     EXPECT_FALSE(accepts(grammar, "8")) << before;
     EXPECT_EQ(accepts(grammar, "null"), std::string(before).find("null") != std::string::npos) << before;
   }
+  // Beside other keywords they are merged with them.
+  const std::string merged = chain(300, "{\"anyOf\":[", "]}", "{\"type\":\"integer\"}");
+  const auto positive = grammar_tables(compile_json_schema("{\"minimum\":5," + merged.substr(1)));
+  EXPECT_TRUE(accepts(positive, "7"));
+  EXPECT_FALSE(accepts(positive, "4"));
   // Two ways to one schema are no circle.
   EXPECT_TRUE(accepts(grammar_tables(compile_json_schema(
                           R"({"$defs":{"a":{"const":1}},"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}]})")),
