@@ -7,6 +7,7 @@
 
 #include "checkpoint/config_reader.h"
 #include "checkpoint/json_file.h"
+#include "glm53/core/contains.h"
 #include "glm53/core/error.h"
 #include "glm53/core/limits.h"
 #include "glm53/core/printable.h"
@@ -235,8 +236,8 @@ class GeometryReader {
   }
 
   void read_moe() {
-    const bool has_moe = g_.mtp_layers > 0 || std::find(g_.mlp.begin(), g_.mlp.end(), MlpKind::kMoe) != g_.mlp.end();
-    const bool has_dense = std::find(g_.mlp.begin(), g_.mlp.end(), MlpKind::kDense) != g_.mlp.end();
+    const bool has_moe = g_.mtp_layers > 0 || contains(g_.mlp, MlpKind::kMoe);
+    const bool has_dense = contains(g_.mlp, MlpKind::kDense);
     if (has_dense) g_.dense_intermediate = text_.require_int("intermediate_size", 1, kMaxWidth);
     g_.swiglu_limit = text_.float_or("swiglu_limit", 10.0F, kMinScale, kMaxScale);
     if (!has_moe) return;

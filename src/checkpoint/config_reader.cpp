@@ -1,9 +1,9 @@
 #include "checkpoint/config_reader.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "glm53/core/contains.h"
 #include "glm53/core/error.h"
 #include "glm53/core/printable.h"
 
@@ -130,7 +130,7 @@ std::optional<std::vector<int>> ConfigReader::token_ids(std::string_view key, in
   const std::vector<int64_t> listed = integers(key, 0, vocab - 1).value();
   std::vector<int> ids;
   for (const int64_t id : listed) {
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(static_cast<int>(id));
+    if (!contains(ids, id)) ids.push_back(static_cast<int>(id));
   }
   if (ids.empty()) fail(key, "is an empty list");
   return ids;

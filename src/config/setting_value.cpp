@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "glm53/core/contains.h"
 #include "glm53/core/error.h"
 #include "glm53/core/printable.h"
 #include "glm53/core/utf8.h"
@@ -59,7 +60,7 @@ std::string parse_text(const SettingKey& key, const SettingValue& value) {
   if (value.kind == Kind::kNull) refuse(key, "nothing (write \"\" for empty text)");
   if (value.kind == Kind::kList) refuse(key, "a list");
   check_text(key, value.text);
-  const bool known = std::find(key.allowed.begin(), key.allowed.end(), value.text) != key.allowed.end();
+  const bool known = contains(key.allowed, value.text);
   if (!key.allowed.empty() && !known) refuse(key, show(key, value));
   if (value.text.empty() && !key.may_be_empty) refuse(key, "empty text");
   return value.text;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -77,13 +78,14 @@ int run(int argc, char** argv) {
     return 0;
   }
   const Settings& settings = effective.values;
-  check_supported(settings);
+  Geometry opened = open_geometry(settings);
+  check_supported(settings, opened);
   config::check_consistency(settings);
 
   start_logging(settings);
   ShutdownSignals signals;
 
-  const ModelFiles files = open_model_files(settings);
+  const ModelFiles files = open_model_files(settings, std::move(opened));
   const Geometry& geometry = files.geometry;
   const CheckpointInventory inventory = take_inventory(settings, files);
   spdlog::info("settings: {}", config::changed_values(effective));

@@ -64,15 +64,6 @@ std::map<int, int> dummy_layer_k(const Settings& settings) {
   return layers;
 }
 
-/// model.path's config.json.
-Geometry open_geometry(const Settings& settings) {
-  const std::string& directory = settings.model.path;
-  if (!std::filesystem::is_directory(directory)) {
-    throw Error(fmt::format("model.path: {} is not a directory", directory));
-  }
-  return load_geometry(directory);
-}
-
 MemoryPlan plan_with_weights(const Backend& backend, const CachePlan& caches, int64_t weights) {
   MemoryPlan plan = backend.plan_memory(caches);
   plan.weights = weights;
@@ -124,10 +115,17 @@ GenerationConfig generation_defaults(const Settings& settings, const Geometry& g
 
 }  // namespace
 
-void check_supported(const Settings& s) {
-  config::require_model_path(s);
-  dummy_layer_k(s);  // like every key: also where model.load_format leaves it unused
-  const int64_t positions = open_geometry(s).max_positions;
+Geometry open_geometry(const Settings& settings) {
+  const std::string& directory = settings.model.path;
+  config::require_model_path(settings);
+  dummy_layer_k(settings);  // like every key: also where model.load_format leaves it unused
+  if (!std::filesystem::is_directory(directory)) {
+    throw Error(fmt::format("model.path: {} is not a directory", directory));
+  }
+  return load_geometry(directory);
+}
+
+void check_supported(const Settings& s, const Geometry& geometry) {
   std::vector<std::string> problems;
   const auto only = [&problems](const char* key, const std::string& value, const std::string& supported) {
     if (value == supported) return;
@@ -136,9 +134,9 @@ void check_supported(const Settings& s) {
   only("cluster.tp", std::to_string(s.cluster.tp), "1");
   only("draft.kind", s.draft.kind, "none");
   only("stream.smooth", s.stream.smooth ? "true" : "false", "false");
-  if (s.context > positions) {
+  if (s.context > geometry.max_positions) {
     problems.push_back(fmt::format("context: {} is more than the {} positions of {} (max_position_embeddings)",
-                                   s.context, positions, s.model.path));
+                                   s.context, geometry.max_positions, s.model.path));
   }
   for (std::string& problem : backend_problems(s)) problems.push_back(std::move(problem));
   if (problems.empty()) return;
@@ -150,13 +148,11 @@ void check_supported(const Settings& s) {
   throw Error(fmt::format("{}", fmt::join(problems, "\n")));
 }
 
-ModelFiles open_model_files(const Settings& settings) {
-  const std::string& directory = settings.model.path;
-  Geometry geometry = open_geometry(settings);
+ModelFiles open_model_files(const Settings& settings, Geometry geometry) {
   text::Tokenizer tokenizer = open_tokenizer(settings, geometry.vocab);
   GenerationConfig generation = generation_defaults(settings, geometry);
   std::optional<Checkpoint> checkpoint;
-  if (settings.model.load_format == "checkpoint") checkpoint = Checkpoint::open(directory);
+  if (settings.model.load_format == "checkpoint") checkpoint = Checkpoint::open(settings.model.path);
   return {std::move(geometry), std::move(tokenizer), std::move(generation), std::move(checkpoint)};
 }
 

@@ -17,10 +17,12 @@
 
 namespace glm53 {
 
+/// config.json of model.path. Throws Error: the path is not set or no directory, the file or section `dummy` is wrong.
+Geometry open_geometry(const Settings& settings);
+
 /// Refuses values that parse but that this build cannot serve, so that none is silently ignored. Throws one Error
-/// naming key, value and what is supported, a line each. What has to be known first comes alone: model.path that is not
-/// set or no directory, a config.json that is wrong.
-void check_supported(const Settings& settings);
+/// naming key, value and what is supported, a line each.
+void check_supported(const Settings& settings, const Geometry& geometry);
 
 /// Everything of a checkpoint directory but the weights' data, validated.
 struct ModelFiles {
@@ -32,7 +34,7 @@ struct ModelFiles {
 
 /// Throws Error: a file is missing or malformed, the tokenizer lacks a marker of the chat format or exceeds the model's
 /// vocabulary.
-ModelFiles open_model_files(const Settings& settings);
+ModelFiles open_model_files(const Settings& settings, Geometry geometry);
 
 /// Logs a warning where `directory` has a chat template that cannot be read or seems not to be this family's: prompts
 /// are rendered as that one renders them (spec 40 §2.1).

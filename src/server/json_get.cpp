@@ -80,8 +80,9 @@ std::optional<double> opt_number(const PromptJson& object, std::string_view key,
     const std::string field = field_name(path, key);
     std::string range = "at least " + plain(low);
     // What a float or a double can hold is no bound to tell somebody who kept to it.
-    if (parsed > high || high < std::numeric_limits<float>::max())
+    if (parsed > high || high < std::numeric_limits<float>::max()) {
       range = "between " + plain(low) + " and " + plain(high);
+    }
     throw bad_field(field, field + " must be " + range);
   }
   return parsed;

@@ -284,8 +284,8 @@ void read_output_config(const PromptJson& body, PromptJson::Object& variables, O
   }
   const std::string* effort = opt_string(*config, "effort", "output_config.");
   if (effort == nullptr) return;
-  require_one_of(*effort, std::span(kEfforts).subspan<2>(),
-                 "output_config.effort");  // this API has no none, no minimal
+  // This API has no none, no minimal.
+  require_one_of(*effort, std::span(kEfforts).subspan<2>(), "output_config.effort");
   // As a template variable it is no switch: `thinking` alone says whether to think.
   variables.emplace_back("chat_template_kwargs", PromptJson::object({{"reasoning_effort", text_of(*effort)}}));
 }

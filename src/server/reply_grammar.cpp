@@ -18,8 +18,9 @@ using Kind = OutputConstraint::Kind;
 
 ReplyGrammar compiled(const std::string& key, const std::string& field, const ApiContext& api,
                       const GrammarCache::Compile& compile) {
-  if (!api.grammars.available())
+  if (!api.grammars.available()) {
     throw bad_field(field, field + ": the model has no tokenizer, so that its replies have no text");
+  }
   try {
     return {api.grammars.get(key, compile), field};
   } catch (const text::FunctionError&) {

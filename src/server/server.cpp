@@ -10,6 +10,7 @@
 #include <spdlog/spdlog.h>
 
 #include "glm53/core/ascii.h"
+#include "glm53/core/contains.h"
 #include "glm53/core/printable.h"
 #include "server/access_log.h"
 #include "server/api_error.h"
@@ -142,7 +143,7 @@ constexpr std::string_view kModelPrefix = "/v1/models/";
 HttpResponse one_model(const HttpRequest& request, const ApiContext& api) {
   const std::string id = route_path(request.path).substr(kModelPrefix.size());
   const std::vector<std::string>& served = api.rules.settings.model.served_name;
-  if (std::find(served.begin(), served.end(), id) == served.end()) throw no_such_model(id);
+  if (!contains(served, id)) throw no_such_model(id);
   return json_reply(model_entry(id, api));
 }
 

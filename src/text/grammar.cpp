@@ -1,10 +1,10 @@
 #include "text/grammar.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "glm53/core/contains.h"
 #include "glm53/core/error.h"
 #include "glm53/core/utf8.h"
 #include "text/char_nfa.h"
@@ -178,7 +178,7 @@ class ToolCalls {
         if (added) out.declared.push_back({name, {}});
         std::vector<const PromptJson*>& schemas = out.declared[place->second].second;
         builder_.budget().spend(20 + schemas.size());
-        if (std::ranges::find(schemas, &property) == schemas.end()) schemas.push_back(&property);
+        if (!contains(schemas, &property)) schemas.push_back(&property);
       }
     }
     const PromptJson* names = keyword(schema, "required", PromptJson::Kind::kArray, function);

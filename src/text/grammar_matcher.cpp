@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "glm53/core/contains.h"
 #include "glm53/core/error.h"
 #include "glm53/core/token_mask.h"
 
@@ -218,7 +219,7 @@ int32_t GrammarMatcher::follow(int32_t id) {
 bool GrammarMatcher::allows(int32_t id) {
   if (!active()) return true;
   if (ended()) return false;
-  if (std::ranges::find(tables_->trie().end_ids(), id) != tables_->trie().end_ids().end()) return can_end();
+  if (contains(tables_->trie().end_ids(), id)) return can_end();
   renew_automaton();
   return follow(id) != GrammarAutomaton::kDead;
 }
@@ -227,8 +228,7 @@ bool GrammarMatcher::accept(int32_t id) {
   int32_t next = kWaiting;
   if (active()) {
     if (!allows(id)) return false;
-    const auto& ends = tables_->trie().end_ids();
-    next = std::ranges::find(ends, id) != ends.end() ? kEnded : follow(id);
+    next = contains(tables_->trie().end_ids(), id) ? kEnded : follow(id);
   } else if (id == *starts_after_) {
     renew_automaton();
     next = automaton_->start_state();

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "glm53/core/utf8.h"
 #include "text/grammar_error.h"
 #include "text/json_pointer.h"
 #include "text/json_schema_keywords.h"
@@ -331,7 +332,7 @@ bool SchemaCompiler::admits(const Flat& flat, const PromptJson& value, const Cha
       if (!has(kString)) return false;
       if (language != nullptr) return language->matches(value.as_string());
       spend(value.as_string().size() / 4);
-      const auto length = std::ranges::count_if(value.as_string(), [](char c) { return (c & 0xC0) != 0x80; });
+      const int64_t length = count_characters(value.as_string());
       return length >= flat.min_length && (flat.max_length < 0 || length <= flat.max_length);
     }
     case Kind::kArray:

@@ -1,8 +1,9 @@
 #include "text/json_schema_keywords.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
+
+#include "glm53/core/contains.h"
 
 namespace glm53::text {
 namespace {
@@ -87,11 +88,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kFormats
 
 }  // namespace
 
-bool is_unsupported(std::string_view keyword) { return std::ranges::find(kUnsupported, keyword) != kUnsupported.end(); }
+bool is_unsupported(std::string_view keyword) { return contains(kUnsupported, keyword); }
 
-bool is_assertion(std::string_view keyword) {
-  return is_unsupported(keyword) || std::ranges::find(kAsserting, keyword) != kAsserting.end();
-}
+bool is_assertion(std::string_view keyword) { return is_unsupported(keyword) || contains(kAsserting, keyword); }
 
 std::string_view format_pattern(std::string_view format) {
   for (const auto& [name, pattern] : kFormats) {

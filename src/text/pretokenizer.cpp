@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "glm53/core/contains.h"
 #include "glm53/core/error.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -141,7 +142,7 @@ class PatternTranslator {
         if (rest_.size() < 3 || rest_[2] != '{' || close == std::string_view::npos) refuse("\\p without {name}");
         std::string_view name = rest_.substr(3, close - 3);
         if (name.starts_with('^')) name.remove_prefix(1);
-        if (std::find(kCategories.begin(), kCategories.end(), name) == kCategories.end()) {
+        if (!contains(kCategories, name)) {
           refuse(rest_.substr(0, std::min<size_t>(close + 1, 40)));
         }
         copy(close + 1);

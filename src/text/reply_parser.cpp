@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "glm53/core/contains.h"
 #include "text/prompt_text.h"
 
 namespace glm53::text {
@@ -58,7 +59,7 @@ ReplyChannel start_channel(std::span<const int32_t> prompt_ids, const Tokenizer&
     if (id == markers.think_open) {
       return ReplyChannel::kReasoning;
     }
-    if (id == markers.think_close || std::find(roles.begin(), roles.end(), id) != roles.end()) {
+    if (id == markers.think_close || contains(roles, id)) {
       break;
     }
   }
@@ -212,7 +213,7 @@ bool ReplyParser::feed_silent_marker(int32_t id, bool printable, std::vector<Rep
     return false;
   }
   const std::string_view text = tokenizer_.token_bytes(id);
-  if (std::find(options_.stop.begin(), options_.stop.end(), text) == options_.stop.end()) {
+  if (!contains(options_.stop, text)) {
     return false;
   }
   end_stretch(out);

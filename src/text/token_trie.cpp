@@ -4,6 +4,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "glm53/core/contains.h"
+
 namespace glm53::text {
 
 TokenTrie::TokenTrie(const Tokenizer& tokenizer, int32_t vocab, std::span<const int32_t> end_ids)
@@ -36,7 +38,7 @@ void TokenTrie::build(std::span<const std::string_view> bytes) {
     text_at_.push_back(static_cast<int32_t>(text_.size()));
     if (static_cast<size_t>(id) >= bytes.size()) continue;
     std::string_view token = bytes[static_cast<size_t>(id)];
-    if (token.empty() || std::ranges::find(end_ids_, id) != end_ids_.end()) continue;
+    if (token.empty() || contains(end_ids_, id)) continue;
     if (token.size() > std::numeric_limits<uint16_t>::max()) continue;  // beyond what a depth holds: never allowed
     text_.insert(text_.end(), token.begin(), token.end());
     order_.push_back(id);

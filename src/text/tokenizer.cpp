@@ -4,6 +4,7 @@
 #include <array>
 #include <unordered_map>
 
+#include "glm53/core/contains.h"
 #include "glm53/core/error.h"
 #include "glm53/core/printable.h"
 #include "glm53/core/utf8.h"
@@ -127,7 +128,7 @@ BpeMerger Tokenizer::Impl::load(const TokenizerJson& json) {
       if (!added_ids.emplace(token.bytes, token.id).second) {
         throw Error("added_tokens: " + in_quotes(token.bytes) + " appears twice");
       }
-      const bool media = std::find(kMediaMarkers.begin(), kMediaMarkers.end(), token.bytes) != kMediaMarkers.end();
+      const bool media = contains(kMediaMarkers, token.bytes);
       markers_from[static_cast<uint8_t>(token.bytes[0])].push_back({token.bytes, token.id, media});
     } else if (ignore_merges && token.in_alphabet) {
       whole_pieces.emplace(token.bytes, token.id);

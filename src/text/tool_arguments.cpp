@@ -9,6 +9,7 @@
 #include <set>
 
 #include "glm53/core/ascii.h"
+#include "glm53/core/contains.h"
 #include "text/json_pointer.h"
 #include "text/prompt_text.h"
 
@@ -196,7 +197,7 @@ unsigned ArgumentTyper::type_of(std::string_view name) {
   const std::string word = ascii_lower(name);
   if (word.starts_with("uint")) return kInteger;
   for (const auto& [type, names] : kNames) {
-    if (std::find(names.begin(), names.end(), word) != names.end()) return type;
+    if (contains(names, word)) return type;
   }
   return kUnknown;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu_backend_impl.h"
+#include "glm53/core/contains.h"
 
 namespace glm53::cpu {
 namespace {
@@ -34,7 +35,7 @@ int64_t scratch_row_floats(const Geometry& g, const Widths& w) {
                             + int64_t{g.index_heads} * g.index_dim;                // index_query
   const int64_t moe = g.experts + g.experts_per_token                              // logits, routing
                       + int64_t{g.experts_per_token} * g.hidden + g.hidden;        // expert_rows, shared_rows
-  const bool has_moe = std::ranges::find(g.mlp, MlpKind::kMoe) != g.mlp.end();
+  const bool has_moe = contains(g.mlp, MlpKind::kMoe);
   return mhc + (g.kda_layer_count() > 0 ? kda : 0) + (g.sparse_layer_count() > 0 ? attention : 0) + 2 * w.dense +
          (has_moe ? moe : 0);
 }

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "glm53/core/philox.h"
+#include "glm53/core/token_mask.h"
 
 namespace glm53::cpu {
 namespace {
@@ -77,7 +78,7 @@ void apply_mask(std::span<float> logits, std::span<const uint32_t> mask) {
     if (mask[word] == ~uint32_t{0}) continue;
     const std::size_t end = std::min(logits.size(), 32 * (word + 1));
     for (std::size_t id = 32 * word; id < end; ++id) {
-      if ((mask[word] >> (id % 32) & 1) == 0) logits[id] = -kInfinity;
+      if (!allows_id(mask, static_cast<int32_t>(id))) logits[id] = -kInfinity;
     }
   }
 }

@@ -6,6 +6,7 @@
 #include "backend/batch_check.h"
 #include "backend/cuda/cuda_backend_impl.h"
 #include "glm53/core/philox.h"
+#include "glm53/core/token_mask.h"
 
 namespace glm53::cuda {
 namespace {
@@ -30,7 +31,7 @@ size_t upload_bytes(const CachePlan& plan, int vocab) {
 }
 
 size_t mask_bytes(const CachePlan& plan, int vocab) {
-  return static_cast<size_t>(plan.max_logit_rows) * ((static_cast<size_t>(vocab) + 31) / 32) * sizeof(uint32_t);
+  return static_cast<size_t>(plan.max_logit_rows) * mask_words(vocab) * sizeof(uint32_t);
 }
 
 size_t result_bytes(const CachePlan& plan) {
@@ -81,7 +82,7 @@ void copy_async(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, c
 SampleBuffers::SampleBuffers(const CachePlan& plan, int vocab)
     : capacity_(plan.max_logit_rows),
       vocab_(vocab),
-      mask_words_((vocab + 31) / 32),
+      mask_words_(static_cast<int>(mask_words(vocab))),
       upload_bytes_(upload_bytes(plan, vocab)),
       pinned_upload_(upload_bytes_),
       pinned_masks_(mask_bytes(plan, vocab)),
